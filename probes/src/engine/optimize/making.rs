@@ -65,7 +65,9 @@ impl Optimizer {
         let own = blocks.iter().filter(|block| !block.task.is_follow());
         let numbers: Vec<u16> = own.map(|block| block.number).collect();
         let space = &mut self.space;
-        let made = space.place(hidden, Where::Anywhere, numbers.clone(), |at| {
+        let is_guarded = blocks.iter().any(|block| block.task.is_guarded());
+        let window = if is_guarded { Where::First } else { Where::Anywhere };
+        let made = space.place(hidden, window, numbers.clone(), |at| {
             Detour::assemble(&region, &blocks, &env, at).map_err(assembler)
         });
         let code = made.inspect_err(|_| numbers.iter().for_each(|n| rings.release(hidden, *n)))?;

@@ -70,7 +70,8 @@ pub(crate) struct Space {
 /// Where a piece of code may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
-    /// In the first window alone: detours compare return addresses with that.
+    /// In the first window alone: detours compare return addresses with that, and faults of guarded
+    /// loads are known by it.
     First,
     /// In the extension, too.
     Anywhere,

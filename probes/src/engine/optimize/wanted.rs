@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
+use crate::definition::{Action, Argument, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
 use crate::engine::kernel::running::Kernel;
@@ -85,12 +85,9 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
         }
         [Action::Record] => {
             let arguments = probe.arguments();
-            if arguments.has_bytes {
-                return Err("text: an argument is text or an array, which the VMM reads");
-            }
             let at = if returns { At::Return(&arguments.kept) } else { At::Hit };
             let list = arguments.list.iter();
-            let values = list.map(|arg| value(&arg.fetch, at, env));
+            let values = list.map(|arg| argument(arg, at, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = probe.filter();
@@ -165,6 +162,27 @@ fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     moved
 }
 
+/// Where code in the guest finds an argument.
+fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
+    if !arg.is_in_bytes() {
+        return value(&arg.fetch, at, env);
+    }
+    if arg.count.is_some() {
+        return Err("array: an argument is an array, which the VMM reads");
+    }
+    if !env.guards_loads {
+        return Err("text: faults of the code in the guest cannot be caught");
+    }
+    let is_user = arg.kind == ValueType::UserText;
+    let (offset, base, user) = match &arg.fetch {
+        Fetch::Deref { offset, base, user } => (*offset, value(base, at, env)?, *user),
+        Fetch::Memory(at) => (0, Value::Constant(at.0), false),
+        Fetch::Stack(n) => (i64::from(*n) * 8, Value::StackPointer, false),
+        _ => return Err("text: its place is not known yet"),
+    };
+    Ok(Value::Text { offset, base: Box::new(base), user: user || is_user })
+}
+
 /// Where code in the guest finds the value of a fetch argument.
 fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
     Ok(match fetch {
@@ -195,12 +213,12 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
         Fetch::Deref { .. } if env.mapped.is_empty() => {
             return Err("memory: the kernel's permanently mapped memory is not known");
         }
-        Fetch::Deref { user: true, .. } => {
-            return Err("memory: an argument reads user memory");
+        Fetch::Deref { user: true, .. } if !env.guards_loads => {
+            return Err("memory: faults of the code in the guest cannot be caught");
         }
-        Fetch::Deref { offset, base, user: false } => {
+        Fetch::Deref { offset, base, user } => {
             let base = Box::new(value(base, at, env)?);
-            Value::Deref { offset: *offset, base }
+            Value::Deref { offset: *offset, base, user: *user }
         }
     })
 }
