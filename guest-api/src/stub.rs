@@ -17,7 +17,7 @@ const CELL: u64 = CELL_LEN as u64;
 const CELLS: u64 = PAGE_SIZE / CELL;
 /// Offset in a cell of the address at which its code continues.
 const NEXT: usize = CELL_LEN - 8;
-/// Number of the CPU's exceptions that a guarded load can raise: a power of two above the highest.
+/// Number of cells for each part of the stubs of guarded loads.
 const LOAD_VECTORS: u64 = 16;
 /// Cell of the second part of the first stub of guarded loads.
 const LOAD_FIXUPS: u64 = 16;

@@ -6,6 +6,7 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 
 use super::Region;
 use super::code::{Code, DetourFrame, Labels};
+use super::loaded::has_text_room;
 use super::pool::{Pool, STUB_LEN};
 use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX, Value};
 use crate::insn;
@@ -44,6 +45,7 @@ impl Detour {
         let frame = DetourFrame { scratch, keeps_return, ..DetourFrame::default() };
         let mut plan = Plan::new(region.at(), blocks, frame)?;
         let code = &mut plan.code;
+        code.filter_first(blocks, env, &plan.labels)?;
         code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
@@ -132,6 +134,9 @@ impl Plan {
         }
         let loads = i32::try_from(loads).expect("at most 16");
         let has_texts = values.into_iter().any(Value::is_text);
+        if has_texts && !blocks.iter().all(|block| has_text_room(block.task.values())) {
+            return Err(DetourError::NoTextRoom);
+        }
         let mut a = CodeAssembler::new(64)?;
         let label = |a: &mut CodeAssembler| Labels {
             full: a.create_label(),

@@ -17,6 +17,11 @@ pub(super) fn text_bytes(values: &[Value]) -> i32 {
     i32::try_from(words * WORD).expect("a record has some hundred bytes")
 }
 
+/// Returns true if each text of a record has room for a word at least.
+pub(super) fn has_text_room(values: &[Value]) -> bool {
+    !values.iter().any(Value::is_text) || text_bytes(values) > 0
+}
+
 /// The texts of a record whose loaded words begin at index `first`: the index of each, and that of
 /// its address. Its length is after that.
 pub(super) fn texts(first: i32, values: &[Value]) -> impl Iterator<Item = (usize, i32)> {

@@ -29,13 +29,16 @@ pub enum DetourError {
     #[error("the address of the current task is not known")]
     NoTask,
     /// A filter compares text.
-    #[error("text is read by the VMM")]
+    #[error("a filter compares text")]
     Text,
     /// The kernel's stack has no room for more.
     #[error(
         "arguments that read memory need more than {LOADS_MAX} words, of which a text needs two"
     )]
     TooManyLoads,
+    /// A record with texts has too many other values.
+    #[error("a record has no room for its texts beside so many arguments")]
+    NoTextRoom,
     /// A displaced instruction has the bytes by which guarded loads are known.
     #[error("a displaced instruction looks like a guarded load")]
     LooksGuarded,
@@ -63,15 +66,15 @@ pub enum Value {
         /// It is user memory.
         user: bool,
     },
-    /// The text at another value plus `offset`, up to its NUL. Memory of a user, too. Its word in a
-    /// record is the number of bytes that it has after the words, and 1 more if it could not be
-    /// read.
+    /// The text at another value plus `offset`, up to its NUL, of the kernel or of a user. Its word
+    /// in a record is the number of bytes that it has after the words, and 1 more if it could not
+    /// be read.
     Text {
         /// Bytes added to the inner value.
         offset: i64,
         /// Source of the address.
         base: Box<Value>,
-        /// It is user memory alone.
+        /// An address of the kernel's is refused.
         user: bool,
     },
     /// The return address of the call; in code for returns only.

@@ -10,7 +10,7 @@ use iced_x86::code_asm::*;
 use super::code::{Code, DetourFrame};
 use super::loaded::texts;
 use super::ring::{RECORD_ARGS, WORD};
-use super::spec::{DetourEnv, DetourError, Value};
+use super::spec::{DetourEnv, Value};
 
 /// Bytes of a word.
 const BYTES: i32 = 8;
@@ -33,10 +33,17 @@ impl Code {
 
     /// Loads the word of a user at RAX into RAX; uses RDX. Rings the doorbell if it faults.
     pub(super) fn load_of_user(&mut self) -> Result<(), IcedError> {
-        self.a.test(rax, rax)?;
-        self.a.js(self.doorbell)?;
+        self.mask_kernels()?;
         self.guarded_load(self.doorbell)?;
         self.a.mov(rax, rdx)
+    }
+
+    /// Replaces an address of the kernel's in RAX by one where nothing is, and clears CF; uses RDX.
+    /// A branch would not keep the CPU from loading the kernel's memory speculatively.
+    fn mask_kernels(&mut self) -> Result<(), IcedError> {
+        self.a.mov(rdx, rax)?;
+        self.a.sar(rdx, 63)?;
+        self.a.or(rax, rdx)
     }
 
     /// Loads the word at RAX into RDX; continues at `faulted` if it faults. CF must be clear.
@@ -45,29 +52,28 @@ impl Code {
         self.a.jc(faulted)
     }
 
+    /// Rings the doorbell if the text at RAX is in memory of the kernel's that may not be mapped.
+    pub(super) fn is_text_there(&mut self, user: bool, env: &DetourEnv) -> Result<(), IcedError> {
+        if user {
+            return self.mask_kernels();
+        }
+        let mut of_user = self.a.create_label();
+        self.a.test(rax, rax)?;
+        self.a.jns(of_user)?;
+        self.is_mapped(&env.mapped)?;
+        // A place of its own for each label.
+        self.a.zero_bytes()?;
+        self.a.set_label(&mut of_user)?;
+        self.a.zero_bytes()
+    }
+
     /// Finds the end of the text at RAX. Stores its address, and the bytes of its words up to the
     /// NUL, in the next two words of the frame. Rings the doorbell if it faults, or has more than
     /// `most` bytes.
-    pub(super) fn measure(
-        &mut self,
-        most: i32,
-        user: bool,
-        env: &DetourEnv,
-    ) -> Result<(), DetourError> {
+    pub(super) fn measure(&mut self, most: i32) -> Result<(), IcedError> {
         let (at, len) = (DetourFrame::loaded(self.loaded), DetourFrame::loaded(self.loaded + 1));
         let a = &mut self.a;
-        let (mut readable, mut next) = (a.create_label(), a.create_label());
-        let mut found = a.create_label();
-        a.test(rax, rax)?;
-        if user {
-            a.js(self.doorbell)?;
-        } else {
-            a.jns(readable)?;
-            self.is_mapped(&env.mapped)?;
-        }
-        let a = &mut self.a;
-        a.zero_bytes()?;
-        a.set_label(&mut readable)?;
+        let (mut next, mut found) = (a.create_label(), a.create_label());
         a.mov(at, rax)?;
         a.set_label(&mut next)?;
         // Clears CF.
@@ -91,7 +97,7 @@ impl Code {
         a.set_label(&mut found)?;
         a.sub(rax, at)?;
         a.add(rax, BYTES)?;
-        Ok(a.mov(len, rax)?)
+        a.mov(len, rax)
     }
 
     /// Copies the texts of a record after its words. RCX is the record; RAX and RDX are free. The
@@ -100,12 +106,13 @@ impl Code {
         if !values.iter().any(Value::is_text) {
             return Ok(());
         }
-        let (record, words) = (self.frame.record(), i32::try_from(values.len()).expect("130"));
+        let (record, words) =
+            (self.frame.record(), i32::try_from(values.len()).expect("at most 130"));
         let after_words = RECORD_ARGS + words * BYTES;
         self.a.mov(record, rcx)?;
         for (index, at) in texts(self.recorded, values) {
             let (at, left) = (DetourFrame::loaded(at), DetourFrame::loaded(at + 1));
-            let word = RECORD_ARGS + i32::try_from(index).expect("130") * BYTES;
+            let word = RECORD_ARGS + i32::try_from(index).expect("at most 130") * BYTES;
             let a = &mut self.a;
             let (mut next, mut torn) = (a.create_label(), a.create_label());
             let mut done = a.create_label();

@@ -1,6 +1,7 @@
 //! Values that are loaded from memory.
 
 use super::*;
+use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 #[test]
 fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
@@ -194,6 +195,64 @@ fn a_text_that_goes_meanwhile_is_recorded_as_torn() {
         assert_eq!(found[0].texts, [None, Some(b"other".to_vec())]);
         assert_eq!(found[0].args[0], 9);
     }
+}
+
+#[test]
+fn two_probes_of_a_place_have_their_own_texts() {
+    let mut bench = Bench::new();
+    let code = probed(&bench);
+    let memory = bench.shared.0.borrow().memory();
+    let blocks = [1, 2].map(|number| bench.block(number, BlockAction::record(two_texts())));
+    let mut state = input(&bench.shared.0.borrow(), [9; 16], 0x41);
+    bench.memory[0x400..0x414].copy_from_slice(b"of nineteen letters\0");
+    bench.memory[0x800..0x806].copy_from_slice(b"other\0");
+    (state.gpr[RDI], state.gpr[RSI]) = (memory + 0x400, memory + 0x800 - 8);
+    let [plain, detoured] = bench.both(&code, &blocks, &state);
+    assert_eq!(plain.difference(&detoured), None);
+    let found = bench.drain_texts(&[1, 3]);
+    assert_eq!(found.iter().map(|record| record.number).collect::<Vec<_>>(), [1, 2]);
+    for record in found {
+        let expected = [&b"of nineteen letters"[..], b"other"];
+        assert_eq!(record.texts, expected.map(|text| Some(text.to_vec())));
+    }
+}
+
+/// A record with texts has at least a word for each, whatever its other values are.
+#[test]
+fn no_record_is_longer_than_the_longest() {
+    let bench = Bench::new();
+    let region = Region::check(&[0x90; 8], Gva(bench.home()), &PLAIN).unwrap();
+    for texts in 1..=8 {
+        for numbers in 110..=130 {
+            let text = &two_texts()[1];
+            let mut values = vec![Value::Constant(1); numbers];
+            values.extend(std::iter::repeat_n(text, texts).cloned());
+            let (count, block) = (values.len(), bench.block(1, BlockAction::record(values)));
+            let made = Detour::assemble(&region, &[block], &bench.env, Gva(bench.home()));
+            let has_room = count + texts <= 130;
+            assert_eq!(made.is_ok(), has_room, "{texts} texts beside {numbers}: {made:?}");
+            if let Err(error) = made {
+                assert!(matches!(error, DetourError::NoTextRoom), "{error}");
+            }
+        }
+    }
+}
+
+/// A filter of numbers refuses a hit before its text is read.
+#[test]
+fn a_refused_hit_reads_no_text() {
+    let mut bench = Bench::new();
+    let code = probed(&bench);
+    let no_access = bench.shared.0.borrow().no_access();
+    let field = Field::Arg { index: 0, kind: ValueType::Unsigned(Width::Quad) };
+    let filter = Some(Filter::Test { field, comparison: Comparison::Equal, operand: 8 });
+    let block = bench.block(1, BlockAction::Record { values: two_texts(), filter });
+    let mut state = input(&bench.shared.0.borrow(), [9; 16], 0x41);
+    (state.gpr[RDI], state.gpr[RSI]) = (no_access, no_access);
+    let [plain, detoured] = bench.both(&code, &[block], &state);
+    assert_eq!(plain.difference(&detoured), None);
+    assert_eq!(bench.drain_texts(&[1, 3]).len(), 0);
+    assert_eq!(bench.shared.load(COUNTER + 8), 1, "counted as filtered");
 }
 
 #[test]

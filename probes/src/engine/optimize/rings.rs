@@ -8,12 +8,14 @@ use exoprobe_guest::hidden::Window;
 use exoprobe_guest::layout::{HIDDEN_SIZE, MORE_DATA_SIZE};
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
+use crate::definition::{Field, Filter};
 use crate::detour::{
     Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, Mapped, PoolMemory,
     RecordShape,
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::optimize::filter::SplitFilter;
 use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned, TextPlace};
 use exoprobe_guest::Guest;
@@ -55,10 +57,25 @@ struct Used {
     task: BlockAction,
     /// Indices of the texts among the values of its records.
     texts: Vec<usize>,
+    /// The part of the probe's filter that its records are still to pass.
+    later: Option<Arc<Filter<Field>>>,
     /// The counters as last read.
     seen: [u64; 2],
     /// For return code: its pool, and the number of missed calls as last read.
     pool: Option<(PoolMemory, u64)>,
+}
+
+impl Used {
+    fn new(probe: Arc<Probe>, task: BlockAction) -> Self {
+        let later = match task {
+            // The optimizer has refused a filter that cannot be split.
+            BlockAction::Record { .. } => SplitFilter::of(probe.filter().as_deref())
+                .ok()
+                .and_then(|split| split.later.map(Arc::new)),
+            BlockAction::Count | BlockAction::Follow { .. } => None,
+        };
+        Self { probe, texts: task.texts(), later, task, seen: [0; 2], pool: None }
+    }
 }
 
 /// A released block. It is free when all records written before its release have been read.
@@ -86,6 +103,8 @@ pub(crate) struct Found<'a> {
     pub(crate) has_task: bool,
     /// Indices of the texts among its values.
     pub(crate) texts: &'a [usize],
+    /// The filter that the record is still to pass.
+    pub(crate) later: Option<&'a Arc<Filter<Field>>>,
     /// Offset that turns the guest's time-stamp counter into guest time.
     pub(crate) clock: u64,
 }
@@ -179,7 +198,7 @@ impl Rings {
             current,
             mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
             hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
-            guards_loads: kernel.assurances().faults_show_original,
+            guards_loads: kernel.guards_loads(),
             may_have_smap: true,
         })
     }
@@ -217,13 +236,7 @@ impl Rings {
             let Place { gva: counter, offset } = place_of(hidden, u64::from(number))?;
             let words = [offset, offset + COUNTER];
             words.into_iter().for_each(|at| hidden.store_u64(at, 0));
-            self.blocks[usize::from(number)] = Some(Used {
-                probe,
-                texts: task.texts(),
-                task: task.clone(),
-                seen: [0; 2],
-                pool: None,
-            });
+            self.blocks[usize::from(number)] = Some(Used::new(probe, task.clone()));
             self.taken += 1;
             blocks.push(Block { number, counter, task });
         }
@@ -309,8 +322,8 @@ impl Rings {
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.counters, |counters| &counters.recorded, 1);
                 let (probe, is_return) = (&block.probe, block.pool.is_some());
-                let texts = &*block.texts;
-                take(Found { vcpu, probe, is_return, has_task, texts, clock }, record);
+                let (texts, later) = (&*block.texts, block.later.as_ref());
+                take(Found { vcpu, probe, is_return, has_task, texts, later, clock }, record);
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");

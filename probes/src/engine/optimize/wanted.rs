@@ -7,6 +7,7 @@ use crate::definition::{Action, Argument, Fetch, Field, Filter, Register, Return
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::optimize::filter::SplitFilter;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::is_internal;
@@ -90,8 +91,7 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let values = list.map(|arg| argument(arg, at, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
-            let filter = probe.filter();
-            filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, env))?;
+            let filter = filter_in_guest(probe, env)?;
             BlockAction::Record { values, filter: filter.map(|f| after_return_values(&f, returns)) }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
@@ -131,21 +131,15 @@ impl At<'_> {
     }
 }
 
-/// Checks that code in the guest can evaluate the filter.
-fn check_filter(filter: &Filter<Field>, env: &DetourEnv) -> Result<(), &'static str> {
-    let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
-    let is_text =
-        |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
-    if env.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
+/// The part of a probe's filter that code in the guest evaluates.
+fn filter_in_guest(probe: &Probe, env: &DetourEnv) -> Result<Option<Filter<Field>>, &'static str> {
+    let filter = probe.filter();
+    let split = SplitFilter::of(filter.as_deref())?;
+    let is_of_task = |field| matches!(field, Field::Pid | Field::Comm);
+    if env.current.is_none() && filter.is_some_and(|filter| filter.asks_for(&is_of_task)) {
         return Err("filter: the address of the current task is not known");
     }
-    if filter.asks_for(&is_text) {
-        return Err("filter: it compares text, which the VMM reads");
-    }
-    if filter.asks_for(&is_bits) {
-        return Err("filter: it compares a bit-field, which the VMM extracts");
-    }
-    Ok(())
+    Ok(split.in_guest)
 }
 
 /// Moves the probe's filter to the values of its records: those of returns begin with
@@ -176,7 +170,7 @@ fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'stat
     let is_user = arg.kind == ValueType::UserText;
     let (offset, base, user) = match &arg.fetch {
         Fetch::Deref { offset, base, user } => (*offset, value(base, at, env)?, *user),
-        Fetch::Memory(at) => (0, Value::Constant(at.0), false),
+        Fetch::Memory(address) => (0, Value::Constant(address.0), false),
         Fetch::Stack(n) => (i64::from(*n) * 8, Value::StackPointer, false),
         _ => return Err("text: its place is not known yet"),
     };
@@ -210,11 +204,11 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
         Fetch::Memory(_) => {
             return Err("memory: an argument reads an address that may not be mapped");
         }
-        Fetch::Deref { .. } if env.mapped.is_empty() => {
-            return Err("memory: the kernel's permanently mapped memory is not known");
-        }
         Fetch::Deref { user: true, .. } if !env.guards_loads => {
             return Err("memory: faults of the code in the guest cannot be caught");
+        }
+        Fetch::Deref { user: false, .. } if env.mapped.is_empty() => {
+            return Err("memory: the kernel's permanently mapped memory is not known");
         }
         Fetch::Deref { offset, base, user } => {
             let base = Box::new(value(base, at, env)?);
