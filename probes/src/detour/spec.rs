@@ -31,6 +31,9 @@ pub enum DetourError {
     /// A filter compares text.
     #[error("text is read by the VMM")]
     Text,
+    /// A filter compares an address that is not known.
+    #[error("the address of the probe is not known")]
+    NoAddress,
     /// The kernel's stack has no room for more.
     #[error("more than {LOADS_MAX} arguments read memory")]
     TooManyLoads,

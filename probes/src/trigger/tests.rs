@@ -30,7 +30,7 @@ fn commands_are_those_of_the_kernel() {
         ("traceoff", "traceoff:unlimited"),
         ("traceon:3", "traceon:count=3"),
         ("snapshot:1 if fd > 2", "snapshot:count=1 if fd > 2"),
-        (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if comm == \"sh\""),
+        (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if  comm == \"sh\""),
         ("enable_event:kprobes:f", "enable_event:kprobes:f:unlimited"),
         ("disable_hist:g:e:0x2 if a == 1", "disable_hist:g:e:count=2 if a == 1"),
         ("hist:keys=fd", "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
@@ -65,6 +65,7 @@ fn commands_are_those_of_the_kernel() {
         assert_eq!(added(listed).to_string(), listed);
     }
     assert!(matches!(parsed("!hist:keys=fd"), TriggerCommand::Remove(_)));
+    assert!(matches!(parsed("!stacktrace if fd =="), TriggerCommand::Remove(_)), "it is not read");
     let hist = |text: &str| match added(text).kind {
         TriggerKind::Hist(hist) => hist.change,
         _ => None,

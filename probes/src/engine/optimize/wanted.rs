@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
+
 use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
@@ -95,7 +97,8 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = probe.filter();
             filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, env))?;
-            BlockAction::Record { values, filter: filter.map(|f| after_return_values(&f, returns)) }
+            let filter = filter.map(|filter| in_guest(&filter, probe.at(), returns));
+            BlockAction::Record { values, filter }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
@@ -151,15 +154,17 @@ fn check_filter(filter: &Filter<Field>, env: &DetourEnv) -> Result<(), &'static 
     Ok(())
 }
 
-/// Moves the probe's filter to the values of its records: those of returns begin with
-/// [`RETURN_VALUES`].
-fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+/// Moves the filter of a probe at `probed` to the values of its records: those of returns begin
+/// with [`RETURN_VALUES`], of which the return address is the first.
+fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field> {
     let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {
         Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
         Field::Text { index } => Field::Text { index: index + before },
         Field::UserText { index } => Field::UserText { index: index + before },
-        Field::Pid | Field::Cpu | Field::Comm => *field,
+        Field::At => Field::Known(probed.0),
+        Field::ReturnedTo => Field::Arg { index: 0, kind: ValueType::default() },
+        Field::Pid | Field::Cpu | Field::Comm | Field::Known(_) => *field,
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved
