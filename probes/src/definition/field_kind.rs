@@ -28,13 +28,20 @@ pub enum FieldKind {
 pub enum FieldKinds {
     /// They are not known.
     Unknown,
-    /// Those of this kind of probe with these arguments.
-    Known(ProbeKind, Vec<(String, FieldKind)>),
+    /// Those of a probe.
+    Known {
+        /// Its kind.
+        probe: ProbeKind,
+        /// Its arguments.
+        arguments: Vec<(String, FieldKind)>,
+        /// The last CPU that exists.
+        last_cpu: u8,
+    },
 }
 
 impl FieldKinds {
-    /// Those of a probe with these arguments.
-    pub(crate) fn of(probe: ProbeKind, arguments: &[Argument]) -> Self {
+    /// Those of a probe with these arguments in a guest with so many vCPUs.
+    pub(crate) fn of(probe: ProbeKind, arguments: &[Argument], vcpus: u8) -> Self {
         let kind = |arg: &Argument| match arg.kind {
             ValueType::Char if arg.count.is_some() => FieldKind::Text,
             kind if kind.shows_text() => FieldKind::Text,
@@ -44,12 +51,20 @@ impl FieldKinds {
             },
         };
         let arguments = arguments.iter().map(|arg| (arg.name.clone(), kind(arg)));
-        Self::Known(probe, arguments.collect())
+        Self::Known { probe, arguments: arguments.collect(), last_cpu: vcpus.saturating_sub(1) }
+    }
+
+    /// The last CPU that may exist.
+    pub(super) fn last_cpu(&self) -> u8 {
+        match self {
+            Self::Unknown => u8::MAX,
+            Self::Known { last_cpu, .. } => *last_cpu,
+        }
     }
 
     /// The kind of a field; `None` if there is no such field.
     pub(super) fn find(&self, name: &str) -> Option<FieldKind> {
-        let Self::Known(probe, arguments) = self else {
+        let Self::Known { probe, arguments, .. } = self else {
             return is_event_name(name).then_some(FieldKind::Unknown);
         };
         if let Some((_, kind)) = arguments.iter().find(|(argument, _)| argument == name) {

@@ -137,7 +137,7 @@ impl FilterFault {
             Self::TooDeep => "at most 16 `(` and `!` are in one another",
             Self::NoFunction => "filters know no functions: compare with the address",
             Self::NoBrace | Self::OpenBrace | Self::WrongCpus => {
-                "filters know no lists of CPUs: compare with numbers"
+                "write a list of CPUs that exist: `CPUS{0,2-3}`"
             }
             Self::OfGroup => "the filter does not fit this event",
         }

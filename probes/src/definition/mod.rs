@@ -7,6 +7,7 @@ mod fetch;
 mod field_kind;
 mod filter;
 mod filter_balance;
+mod filter_cpus;
 mod filter_fault;
 mod filter_text;
 mod kind;

@@ -75,6 +75,18 @@ fn commands_are_those_of_the_kernel() {
 }
 
 #[test]
+fn conditions_are_split_off_with_their_blanks() {
+    let split = |text| split_trigger(text).map(|(command, (_, condition))| (command, condition));
+    assert_eq!(split("traceoff:1 if  a == 1"), Some(("traceoff:1 ", " a == 1")));
+    assert_eq!(split(" ! hist:keys=a\tif\ta == 1 "), Some((" ! hist:keys=a\t", "a == 1")));
+    for text in ["traceoff", "traceoff if", "traceoff iff a", "traceoff a if b", "if a", ""] {
+        assert_eq!(split(text), None, "{text}");
+    }
+    let (_, (at, condition)) = split_trigger("  traceoff  if a == 1").expect("a condition");
+    assert_eq!((at, condition), (15, "a == 1"));
+}
+
+#[test]
 fn faults_have_their_place() {
     let cases = [
         ("", "HIST_NOT_FOUND", 0),

@@ -52,12 +52,12 @@ impl Engine {
         let probe = &control.registry.first(group, event)?.probe;
         let kind = probe.definition.kind;
         if probe.has_arguments() {
-            return Ok(FieldKinds::of(kind, &probe.arguments().list));
+            return Ok(FieldKinds::of(kind, &probe.arguments().list, self.guest.vcpus()));
         }
         let given = Arguments::given(&probe.definition);
         Ok(match given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
             true => FieldKinds::Unknown,
-            false => FieldKinds::of(kind, &given),
+            false => FieldKinds::of(kind, &given, self.guest.vcpus()),
         })
     }
 

@@ -12,7 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
     text_chooses_the_hits_that_are_recorded(vcpus),
     a_filter_changes_while_its_probe_is_there(vcpus),
     a_return_probes_filter_changes_too(vcpus),
-    filters_compare_where_a_probe_is_and_returns_to,
+    filters_compare_addresses_of_a_probe_and_lists_of_cpus,
 ];
 
 /// The arguments of a probe's events.
@@ -169,7 +169,7 @@ fn a_return_probes_filter_changes_too(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-fn filters_compare_where_a_probe_is_and_returns_to() {
+fn filters_compare_addresses_of_a_probe_and_lists_of_cpus() {
     let guest = TestGuest::restored(1);
     guest.probe("p:g __x64_sys_getpid");
     guest.probe("r:ret __x64_sys_getpid to=ra");
@@ -196,6 +196,12 @@ fn filters_compare_where_a_probe_is_and_returns_to() {
             let has_exits = guest.vm.exit_counts().breakpoint > exits;
             assert_eq!(has_exits, !optimized, "{sign} {optimized}");
         }
+    }
+    for (list, recorded) in [("0,2-3", 5), ("1-N", 0)] {
+        set_filter(&guest, "g", Some(&format!("CPU & CPUS{{{list}}}"))).unwrap();
+        let before = books(&guest, "g").1;
+        assert_eq!(guest.work("getpid 5"), 5);
+        assert_eq!(books(&guest, "g").1, before + recorded, "{list}");
     }
     for (event, field) in [("g", "__probe_func"), ("g", "__probe_ret_ip"), ("ret", "__probe_ip")] {
         let refused = set_filter(&guest, event, Some(&format!("{field} == 1"))).unwrap_err();

@@ -347,6 +347,14 @@ fn filters_are_set_and_taken_away() {
     let log = cat(&service, "error_log");
     let expected = "  Command: count == 1 && size == 1\n                              ^\n";
     assert!(log.ends_with(expected), "{log}");
+    for (text, errno) in [("&& fd == 1", "EPERM"), ("(fd == 1", "ENOENT"), ("fd == \"x", "ESRCH")] {
+        let answer = ask(&service, "PUT", filter, text);
+        assert_eq!(
+            (answer.json()["code"].as_str(), answer.status / 100),
+            (Some(errno), 4),
+            "{text}"
+        );
+    }
     append(&service, filter, "0");
     assert_eq!(cat(&service, filter), "none\n");
 }

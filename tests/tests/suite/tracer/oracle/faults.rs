@@ -132,6 +132,13 @@ const MESSAGES: &[(&str, &str)] = &[
     ("NEED_NOHC_VAL", "Non-hitcount value is required for 'nohitcount'"),
 ];
 
+/// Identifiers of the kernel's faults of filters, but `IP_FIELD_ONLY`, which is for functions.
+pub(super) fn of_filters() -> impl Iterator<Item = &'static str> {
+    let filters = MESSAGES.iter().skip_while(|(id, _)| *id != "INVALID_OP");
+    let ids = filters.map(|(id, _)| *id).filter(|id| *id != "IP_FIELD_ONLY");
+    ids.take_while(|id| *id != "TOO_MANY_VALS")
+}
+
 /// The text of the file with the kernel's identifiers.
 pub(super) fn of_kernel(log: &str) -> String {
     let id = |message: &str| {
