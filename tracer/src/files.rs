@@ -11,8 +11,8 @@ use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
 use crate::pages::PageWriter;
 use crate::{
-    buffer, commands, event, format, kprobes, lines, numbers, pages, record, ring, set_event,
-    trigger,
+    buffer, commands, event, filter, format, kprobes, lines, numbers, pages, record, ring,
+    set_event, trigger,
 };
 
 /// Text of the file `snapshot` without a snapshot.
@@ -25,8 +25,8 @@ const README: &str = include_str!("readme.txt");
 const TRACER: &str = "nop";
 
 /// Text of the file `filter` of a group.
-const GROUP_FILTER: &str = "# Write a filter here to set it for each event of the group that has \
-                            its fields.\n# Write 0 to remove the filters of all events.\n";
+const GROUP_FILTER: &str = "# Write a filter here to set it for each event of the group; those that \
+                            lack its fields have none then.\n# Write 0 to remove the filters of all events.\n";
 
 /// Events of a snapshot that are read at once.
 const SNAPSHOT_PART: usize = 1024;
@@ -390,13 +390,13 @@ impl Tracer {
             Node::GroupFilter(group) => {
                 let probes = self.probes_of(&node);
                 let log = &mut lock(&self.log);
-                event::set_group_filter(engine, log, group, &among(&probes, &node), text)
+                filter::set_of_group(engine, log, group, &among(&probes, &node), text)
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
                 trigger::write(engine, &mut lock(&self.log), (group, event), text)
             }
             Node::OfEvent(..) => match self.probes_of(&node).first() {
-                Some(probe) => event::set_filter(engine, &mut lock(&self.log), probe, text),
+                Some(probe) => filter::set(engine, &mut lock(&self.log), probe, text),
                 None => Err(TracerError::new("ENOENT", "the event has gone")),
             },
             _ => Err(read_only(path)),

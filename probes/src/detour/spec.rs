@@ -31,6 +31,9 @@ pub enum DetourError {
     /// A filter compares text.
     #[error("a filter compares text")]
     Text,
+    /// A filter compares an address that is not known.
+    #[error("the address of the probe is not known")]
+    NoAddress,
     /// The kernel's stack has no room for more.
     #[error(
         "arguments that read memory need more than {LOADS_MAX} words, of which a text needs two"

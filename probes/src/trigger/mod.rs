@@ -30,7 +30,7 @@ pub use error::{TriggerError, VariableError};
 pub use expression::{Expression, Operator, Variable, VariableName};
 pub use field::{HistField, LATENCY_FIELD, Modifier};
 pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
-pub use parse::parse_trigger;
+pub use parse::{parse_trigger, split_trigger};
 pub use syscalls::syscall_name;
 pub(crate) use variables::{FoundVariable, Variables};
 pub use view::{

@@ -38,7 +38,7 @@ impl RecordedProbe {
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
         let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
-        let filter = probe.event_filter();
+        let filter = probe.event_filter.found();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let keeps_stack = probe.actions.contains(&Action::Stack);

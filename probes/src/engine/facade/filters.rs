@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exoprobe_guest::GuestClock;
 
-use crate::definition::{Argument, ValueType, WrittenFilter};
+use crate::definition::{Argument, Fetch, FieldKinds, RefusedFilter, ValueType, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
@@ -40,6 +40,24 @@ impl Engine {
         Ok(match probe.has_arguments() {
             true => probe.arguments().list.iter().map(of).collect(),
             false => Arguments::given(&probe.definition).iter().map(of).collect(),
+        })
+    }
+
+    /// The kinds of the fields of an event, as far as they are known.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn field_kinds(&self, group: &str, event: &str) -> Result<FieldKinds, ProbeError> {
+        let control = self.lock();
+        let probe = &control.registry.first(group, event)?.probe;
+        let kind = probe.definition.kind;
+        if probe.has_arguments() {
+            return Ok(FieldKinds::of(kind, &probe.arguments().list, self.guest.vcpus()));
+        }
+        let given = Arguments::given(&probe.definition);
+        Ok(match given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
+            true => FieldKinds::Unknown,
+            false => FieldKinds::of(kind, &given, self.guest.vcpus()),
         })
     }
 
@@ -81,10 +99,42 @@ impl Engine {
         self.drain_triggered(&mut control, &ids);
         self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
-                probe.set_filter(filter.clone(), found);
+                probe.event_filter.set(filter.clone(), found);
             }
         });
         Ok(())
+    }
+
+    /// Removes an event's filter, and keeps the text of one that was refused in its place: all hits
+    /// count from now on.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn refuse_filter(
+        &self,
+        group: &str,
+        event: &str,
+        refused: RefusedFilter,
+    ) -> Result<(), ProbeError> {
+        let mut control = self.lock();
+        let ids = control.registry.ids(group, event)?.to_vec();
+        let probes = control.registry.of_ids(&ids);
+        let refused = Arc::new(refused);
+        self.drain_triggered(&mut control, &ids);
+        self.refit(&mut control, &ids, |_| {
+            for probe in &probes {
+                probe.event_filter.refuse(Arc::clone(&refused));
+            }
+        });
+        Ok(())
+    }
+
+    /// The filter that was refused last ([`Self::refuse_filter`]); `None` after another one is set.
+    #[must_use]
+    pub fn refused_filter(&self, group: &str, event: &str) -> Option<Arc<RefusedFilter>> {
+        let control = self.lock();
+        let first = control.registry.first(group, event).ok()?;
+        first.probe.event_filter.refused()
     }
 
     /// Changes what the code in the guest of some probes has in it: the next one is made anew.

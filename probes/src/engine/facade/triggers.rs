@@ -59,6 +59,25 @@ impl Engine {
         })
     }
 
+    /// Checks whether an event can have a trigger, whatever others it has.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`],
+    /// [`ProbeError::NoMemory`].
+    pub fn check_trigger(
+        &self,
+        group: &str,
+        event: &str,
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        let control = self.lock();
+        let probe = Arc::clone(&control.registry.first(group, event)?.probe);
+        match command.of_event(group, event) {
+            TriggerCommand::Remove(_) => Ok(()),
+            TriggerCommand::Add(trigger) => live(&control.registry, &probe, trigger).map(drop),
+        }
+    }
+
     /// Has the hits of some events recorded while triggers of other events switch them, and no
     /// longer than that.
     pub(super) fn arm_switched(
@@ -295,7 +314,7 @@ fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     if !probe.has_arguments() {
         return Err(TriggerError::Pending.into());
     }
-    check_recorded(probe.event_filter().as_deref(), &probe.arguments().list)
+    check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
 }
 
 /// A probe of the event that a trigger switches; `None` if it switches none.
@@ -319,7 +338,7 @@ fn live(registry: &Registry, probe: &Probe, trigger: Trigger) -> Result<Live, Pr
     switched_event(registry, &trigger)?.map_or(Ok(()), check_records)?;
     check_records(probe)?;
     let arguments = probe.arguments();
-    let filter = arguments.filter(trigger.filter.as_ref())?;
+    let filter = arguments.filter(probe.definition.kind, trigger.filter.as_ref())?;
     check_recorded(filter.as_ref(), &arguments.list)?;
     let is_return = probe.returns().is_some();
     let fields = Fields { list: &arguments.list, is_return, variables: registry };

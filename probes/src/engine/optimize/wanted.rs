@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
+
 use crate::definition::{Action, Argument, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
@@ -92,7 +94,8 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = filter_in_guest(probe, env)?;
-            BlockAction::Record { values, filter: filter.map(|f| after_return_values(&f, returns)) }
+            let filter = filter.map(|filter| in_guest(&filter, probe.at(), returns));
+            BlockAction::Record { values, filter }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
@@ -142,15 +145,17 @@ fn filter_in_guest(probe: &Probe, env: &DetourEnv) -> Result<Option<Filter<Field
     Ok(split.in_guest)
 }
 
-/// Moves the probe's filter to the values of its records: those of returns begin with
-/// [`RETURN_VALUES`].
-fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+/// Moves the filter of a probe at `probed` to the values of its records: those of returns begin
+/// with [`RETURN_VALUES`], of which the return address is the first.
+fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field> {
     let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {
         Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
         Field::Text { index } => Field::Text { index: index + before },
         Field::UserText { index } => Field::UserText { index: index + before },
-        Field::Pid | Field::Cpu | Field::Comm => *field,
+        Field::At => Field::Known(probed.0),
+        Field::ReturnedTo => Field::Arg { index: 0, kind: ValueType::default() },
+        Field::Pid | Field::Cpu | Field::Comm | Field::Known(_) => *field,
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved
