@@ -416,6 +416,10 @@ impl Tracer {
     /// `1` takes a snapshot, `0` forgets it; other numbers forget its events.
     fn write_snapshot(&self, text: &str) -> Result<(), TracerError> {
         let number = numbers::parse_count(text)?;
+        if self.engine.takes_snapshots() {
+            let message = "a histogram takes snapshots: `trigger` of its event has it";
+            return Err(TracerError::new("EBUSY", message));
+        }
         self.engine.drain();
         match number {
             1 => self.engine.events().take_snapshot(),

@@ -5,7 +5,9 @@ use std::fmt::{self, Write};
 use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_probes::trigger::HistogramNumber::{self, Signed, Unsigned};
 use exoprobe_probes::trigger::{CountedEntry, HistogramField, HistogramKey, HistogramTable};
-use exoprobe_probes::trigger::{Modifier, syscall_name};
+use exoprobe_probes::trigger::{
+    Handler, HandlerAction, Modifier, SavedValue, Tracked, syscall_name,
+};
 use exoprobe_probes::{Engine, FAULT, ProbeError, show_function, show_symbol};
 
 /// Characters of a bar (`.graph`).
@@ -54,6 +56,7 @@ impl Iterator for HistReader {
         }
         self.next = (at, first + PART);
         if self.next.1 >= table.entries.len() {
+            shown.write_snapshot(&mut text).expect("a String takes everything");
             text.push_str(&totals(table));
             self.next = (at + 1, 0);
         }
@@ -87,14 +90,7 @@ impl Shown {
 
     fn write_entry(&self, entry: &CountedEntry, out: &mut String) -> fmt::Result {
         let table = &self.table;
-        out.push_str("{ ");
-        for (index, (field, key)) in table.keys.iter().zip(&*entry.keys).enumerate() {
-            out.push_str(if index == 0 { "" } else { ", " });
-            write_key(field, key, table.symbols.as_ref(), out)?;
-        }
-        // A back-trace ends its own last line.
-        let is_open = matches!(entry.keys.last(), Some(HistogramKey::Stack(_)));
-        out.push_str(if is_open { "}" } else { " }" });
+        self.write_keys(&entry.keys, out)?;
         if !table.no_hitcount {
             write!(out, " hitcount: {:>10}", entry.hits)?;
         }
@@ -103,6 +99,52 @@ impl Shown {
         for ((value, sum), marks) in values.filter(|((value, _), _)| !value.is_operation) {
             write_value(value, *sum, *marks, out)?;
         }
+        self.write_tracked(&entry.tracked, out)?;
+        out.push('\n');
+        Ok(())
+    }
+
+    fn write_keys(&self, keys: &[HistogramKey], out: &mut String) -> fmt::Result {
+        out.push_str("{ ");
+        for (index, (field, key)) in self.table.keys.iter().zip(keys).enumerate() {
+            out.push_str(if index == 0 { "" } else { ", " });
+            write_key(field, key, self.table.symbols.as_ref(), out)?;
+        }
+        // A back-trace ends its own last line.
+        let is_open = matches!(keys.last(), Some(HistogramKey::Stack(_)));
+        out.push_str(if is_open { "}" } else { " }" });
+        Ok(())
+    }
+
+    /// The lines of an entry's handlers, but for those that take snapshots.
+    fn write_tracked(&self, tracked: &Tracked, out: &mut String) -> fmt::Result {
+        for (handler, value) in self.table.handlers.iter().zip(&tracked.values) {
+            let HandlerAction::Save(saved) = &handler.action else { continue };
+            write!(out, "\n\t{}: {value:>10}", handler.condition.shown())?;
+            for (field, value) in saved.iter().zip(&tracked.saved) {
+                match value {
+                    SavedValue::Number(number) => write!(out, "  {}: {number:>10}", field.name)?,
+                    SavedValue::Text(text) => {
+                        write!(out, "  {}: {:<32}", field.name, printable(text))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The text about the last snapshot that a handler took.
+    fn write_snapshot(&self, out: &mut String) -> fmt::Result {
+        let takes = |handler: &&Handler| handler.action == HandlerAction::Snapshot;
+        let handler = self.table.handlers.iter().find(takes);
+        let Some((handler, taken)) = handler.zip(self.table.snapshot.as_ref()) else {
+            return Ok(());
+        };
+        let (head, value) = (handler.head(), taken.value);
+        out.push_str("\nSnapshot taken (see tracing/snapshot).  Details:\n");
+        write!(out, "\ttriggering value {{ {head} }}: {value:>10}")?;
+        out.push_str("\ttriggered by event with key: ");
+        self.write_keys(&taken.keys, out)?;
         out.push('\n');
         Ok(())
     }
@@ -202,7 +244,7 @@ fn write_number(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use exoprobe_probes::trigger::HistField;
+    use exoprobe_probes::trigger::{HistField, SnapshotTaken};
 
     fn whole(tables: &[HistogramTable]) -> String {
         HistReader::new(tables.to_vec()).collect()
@@ -223,6 +265,7 @@ mod tests {
             keys: (*keys).into(),
             hits: *hits,
             sums: vec![],
+            tracked: Tracked::default(),
         };
         HistogramTable {
             trigger: "LINE [active]".to_owned(),
@@ -232,6 +275,8 @@ mod tests {
             hits: entries.iter().map(|(_, hits)| hits).sum(),
             dropped: 0,
             entries: entries.iter().map(entry).collect(),
+            handlers: vec![],
+            snapshot: None,
             symbols: Some(symbols()),
         }
     }
@@ -352,6 +397,28 @@ mod tests {
         let symbol = HistogramField { is_symbol: true, ..field("f", Modifier::None) };
         let text = whole(&[histogram(vec![symbol], &[(&[at()], 1)])]);
         assert!(text.contains("{ f: second+0x4/0x100 } hitcount:          1\n"), "{text}");
+    }
+
+    /// Lines of Linux 6.12's own tracer.
+    #[test]
+    fn handlers_have_lines_of_their_entries_and_of_the_snapshot() {
+        use exoprobe_probes::trigger::{TriggerCommand, TriggerKind, parse_trigger};
+        let keys = vec![field("kk", Modifier::None), field("vv", Modifier::Hex)];
+        let key = [HistogramKey::Number(30002), HistogramKey::Number(12)];
+        let mut table = histogram(keys, &[(&key, 4)]);
+        let command = "hist:keys=kk:mx=vv:onchange($mx).snapshot():onmax($mx).save(vv,comm)";
+        let Ok(TriggerCommand::Add(trigger)) = parse_trigger(command) else { panic!() };
+        let TriggerKind::Hist(hist) = trigger.kind else { panic!() };
+        table.handlers = hist.handlers;
+        let saved = vec![SavedValue::Number(12), SavedValue::Text("init\n".to_owned())];
+        table.entries[0].tracked = Tracked { values: vec![7, 12], saved };
+        let entry = "{ kk:      30002, vv: c } hitcount:          4\n\
+            \tmax:         12  vv:         12  comm: init\\n                          \n";
+        assert!(whole(&[table.clone()]).contains(&format!("{entry}\nTotals:\n")));
+        table.snapshot = Some(SnapshotTaken { value: 12, keys: key.into() });
+        let snapshot = "\nSnapshot taken (see tracing/snapshot).  Details:\n\ttriggering value \
+            { onchange($mx) }:         12\ttriggered by event with key: { kk:      30002, vv: c }\n";
+        assert!(whole(&[table]).contains(&format!("{entry}{snapshot}\nTotals:\n")));
     }
 
     #[test]

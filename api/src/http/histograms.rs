@@ -152,6 +152,7 @@ mod tests {
             keys: [HistogramKey::Number(number), HistogramKey::Text("\"]}".to_owned())].into(),
             hits: 2,
             sums: Vec::new(),
+            tracked: trigger::Tracked::default(),
         };
         let field = |name: &str| trigger::HistogramField {
             field: trigger::HistField { name: name.to_owned(), modifier: trigger::Modifier::None },
@@ -167,6 +168,8 @@ mod tests {
             hits: 2 * len,
             dropped: 0,
             entries: (0..len).map(entry).collect(),
+            handlers: Vec::new(),
+            snapshot: None,
             symbols: None,
         }
     }

@@ -18,6 +18,7 @@ impl ParseError {
     pub fn errno(&self) -> &'static str {
         match self.id {
             "ARG_TOO_LONG" | "EVENT_TOO_BIG" | "TOO_MANY_ARGS" | "TOO_MANY_OPS" => "E2BIG",
+            "TOO_MANY_SAVE_ACTIONS" => "EEXIST",
             _ => "EINVAL",
         }
     }

@@ -144,6 +144,15 @@ impl HistColumn {
         }
     }
 
+    /// Checks that handlers may save it.
+    pub(super) fn check_saved(&self) -> Result<(), TriggerError> {
+        match (self.is_stack(), self.field.modifier.is_of_keys()) {
+            (true, _) => Err(bad(&self.field, "a back-trace is not saved")),
+            (false, true) => Ok(()),
+            (false, false) => Err(bad_modifier(&self.field, "this modifier is for values")),
+        }
+    }
+
     fn takes(&self, modifier: Modifier) -> bool {
         match modifier {
             Modifier::None => true,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::expression::{Expression, Variable};
 use super::field::HITCOUNT_FIELD;
+use super::handler::Handler;
 use crate::definition::WrittenFilter;
 
 /// The clock of histograms with times, as they are listed.
@@ -132,6 +133,8 @@ pub struct Hist {
     pub values: Vec<Expression>,
     /// Variables, each with a value in each entry.
     pub variables: Vec<Variable>,
+    /// Handlers, each of one of the variables.
+    pub handlers: Vec<Handler>,
     /// Sort keys: one or two.
     pub sort: Vec<SortKey>,
     /// Most entries, a power of two.
@@ -153,6 +156,14 @@ impl Hist {
     fn is_same(&self, other: &Self) -> bool {
         (&self.name, &self.keys, &self.variables) == (&other.name, &other.keys, &other.variables)
             && (&self.values, &self.sort) == (&other.values, &other.sort)
+            && self.handlers == other.handlers
+    }
+
+    /// All its expressions.
+    fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        let variables = self.variables.iter().map(|variable| &variable.value);
+        let saved = self.handlers.iter().flat_map(Handler::saved).map(|field| &field.value);
+        self.keys.iter().chain(&self.values).chain(variables).chain(saved)
     }
 }
 
@@ -235,10 +246,10 @@ impl fmt::Display for Hist {
         f.write_str(":sort=")?;
         list(f, &each(&self.sort.iter().map(|key| self.listed(key)).collect::<Vec<_>>()))?;
         write!(f, ":size={}", self.size)?;
-        let variables = self.variables.iter().map(|variable| &variable.value);
-        if self.keys.iter().chain(&self.values).chain(variables).any(Expression::has_time) {
+        if self.expressions().any(Expression::has_time) {
             write!(f, ":clock={CLOCK}")?;
         }
-        f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })
+        f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })?;
+        self.handlers.iter().try_for_each(|handler| write!(f, ":{handler}"))
     }
 }

@@ -22,12 +22,41 @@ pub enum HistogramKey {
     Fault,
 }
 
+/// A saved value of a hit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SavedValue {
+    /// A number as the kernel has it, without a sign; 0 if it could not be read.
+    Number(u64),
+    /// Text.
+    Text(String),
+}
+
+/// The values that an entry keeps. Empty without handlers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// The variable's value at which each handler's action was last done; 0 before.
+    pub values: Vec<u64>,
+    /// The saved fields of that hit, for the one handler that saves.
+    pub saved: Vec<SavedValue>,
+}
+
+/// The hit at which a histogram's handler took the last snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotTaken {
+    /// The variable's value.
+    pub value: u64,
+    /// The keys of its entry.
+    pub keys: Arc<[HistogramKey]>,
+}
+
 /// Sums of the hits of one key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeySums {
     pub(crate) hits: u64,
     /// The sum of each value, modulo 2^64.
     pub(crate) sums: Vec<u64>,
+    /// Values that its handlers keep.
+    pub(crate) tracked: Tracked,
 }
 
 /// The variables of entries; `None` if one is not set.
@@ -44,6 +73,8 @@ pub(crate) struct Counted {
     pub(crate) hits: u64,
     /// Hits whose key had no room.
     pub(crate) dropped: u64,
+    /// The last snapshot that its handler took.
+    pub(super) snapshot: Option<SnapshotTaken>,
     /// The memory that the entries may take.
     pub(super) _room: Option<Share>,
 }

@@ -47,6 +47,9 @@ pub enum TriggerError {
     /// A histogram's variables.
     #[error(transparent)]
     Variable(#[from] VariableError),
+    /// Two handlers would take snapshots.
+    #[error("one handler takes snapshots, not several: remove the histogram that has it first")]
+    TakesSnapshots,
     /// A filter compares a value that is not recorded.
     #[error(
         "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
@@ -79,6 +82,7 @@ impl TriggerError {
             Self::NotThere(_) | Self::NoValue => "ENOENT",
             Self::Pending => "EAGAIN",
             Self::TooMany(_) => "E2BIG",
+            Self::TakesSnapshots => "EBUSY",
             Self::Variable(error) => error.code(),
             Self::NoEvent(_)
             | Self::OtherOfName(_)
@@ -104,9 +108,11 @@ impl TriggerError {
             Self::NoValue => ("NEED_NOHC_VAL", None),
             Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
             Self::Variable(error) => error.fault(),
-            Self::NoEvent(_) | Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => {
-                ("HIST_CREATE_FAIL", None)
-            }
+            Self::NoEvent(_)
+            | Self::NotOnlyRecords
+            | Self::TooMany(_)
+            | Self::TakesSnapshots
+            | Self::Pending => ("HIST_CREATE_FAIL", None),
         }
     }
 }
@@ -126,6 +132,9 @@ pub enum VariableError {
     /// Histograms of several events have a variable of this name.
     #[error("several events have a variable `{0}`: write `GROUP.EVENT.${0}`")]
     Ambiguous(String),
+    /// A handler's variable is none of its histogram.
+    #[error("the histogram has no variable `{0}`: a handler is of one of its own")]
+    NotOwn(String),
     /// A key refers to a variable.
     #[error("`{0}`: a key cannot refer to a variable")]
     InKey(String),
@@ -161,6 +170,7 @@ impl VariableError {
             Self::Duplicate(name) => ("DUPLICATE_VAR", Some(name)),
             Self::Unknown(VariableName { name, .. }) => ("VAR_NOT_FOUND", Some(name)),
             Self::Ambiguous(name) => ("VAR_NOT_UNIQUE", Some(name)),
+            Self::NotOwn(name) => ("ONX_VAR_NOT_FOUND", Some(name)),
             Self::InKey(key) => ("INVALID_REF_KEY", Some(key)),
             Self::Units(_) => ("TIMESTAMP_MISMATCH", None),
             Self::NoNumber(name) => ("INVALID_STR_OPERAND", Some(name)),

@@ -5,9 +5,11 @@ use std::sync::{Arc, MutexGuard};
 
 use super::column::{HistColumn, listed_name};
 use super::command::{Hist, HistChange, TriggerKind};
-use super::entries::{Counted, Entries, HistogramKey, VariablesByKeys, lock};
+use super::entries::{Counted, Entries, HistogramKey, SnapshotTaken, VariablesByKeys, lock};
 use super::error::TriggerError;
 use super::expression::{Expression, Variable, VariableName};
+use super::handler::{Handler, HandlerCondition};
+use super::tracked::{HandlerColumn, Occurrence};
 use super::variables::{
     FoundVariable, Reference, Resolver, VariableColumn, Variables, comparable_keys,
 };
@@ -28,6 +30,7 @@ pub(crate) struct HistTable {
     variables: Vec<VariableColumn>,
     /// The variables of other histograms that it refers to.
     references: Vec<Reference>,
+    pub(super) handlers: Vec<HandlerColumn>,
     pub(crate) paused: AtomicBool,
     /// Those of one name have it together.
     counted: Entries,
@@ -82,9 +85,10 @@ impl Hist {
         let all = |hist: &Self| [&hist.values[..], &hist.keys].concat();
         let before = all(&self);
         let variables = self.variables.iter_mut().map(|variable| &mut variable.value);
-        for expression in self.keys.iter_mut().chain(&mut self.values).chain(variables) {
-            expression.change_operands(change);
-        }
+        let saved = self.handlers.iter_mut().flat_map(Handler::saved_mut);
+        let saved = saved.map(|field| &mut field.value);
+        let changed = self.keys.iter_mut().chain(&mut self.values).chain(variables).chain(saved);
+        changed.for_each(|expression| expression.change_operands(change));
         let after = all(&self);
         for key in &mut self.sort {
             let at = before.iter().position(|expression| expression.is_sorted_as(&key.field));
@@ -117,6 +121,10 @@ impl HistTable {
         let own: Vec<VariableColumn> = own.collect::<Result<_, _>>()?;
         let keys = hist.keys.iter().map(|key| resolver.key(key));
         let keys: Vec<HistColumn> = keys.collect::<Result<_, _>>()?;
+        let handlers = hist.handlers.iter();
+        let handlers =
+            handlers.map(|handler| HandlerColumn::of(handler, &hist.variables, &mut resolver));
+        let handlers: Vec<HandlerColumn> = handlers.collect::<Result<_, _>>()?;
         let references = resolver.references;
         for (value, written) in values.iter().zip(&hist.values) {
             value.check_value(&written.shown())?;
@@ -132,6 +140,7 @@ impl HistTable {
             values,
             variables: own,
             references,
+            handlers,
             counted: Arc::default(),
         })
     }
@@ -150,7 +159,8 @@ impl HistTable {
         let is_same = (&self.keys, &self.values, &self.hist.sort)
             == (&other.keys, &other.values, &other.hist.sort)
             && (&self.hist.variables, &self.variables, &self.references)
-                == (&other.hist.variables, &other.variables, &other.references);
+                == (&other.hist.variables, &other.variables, &other.references)
+            && (&self.hist.handlers, &self.handlers) == (&other.hist.handlers, &other.handlers);
         if !is_same {
             return Err(TriggerError::OtherOfName(self.hist.name.unwrap_or_default()));
         }
@@ -176,6 +186,11 @@ impl HistTable {
         self.references.iter().any(|reference| reference.is_of(&other.counted))
     }
 
+    /// Number of its handlers that take snapshots.
+    pub(crate) fn snapshot_handlers(&self) -> usize {
+        self.handlers.iter().filter(|handler| handler.takes_snapshots()).count()
+    }
+
     /// The most memory that the entries may take, in bytes.
     pub(crate) fn most_bytes(&self) -> usize {
         let keys: usize = self.keys.iter().map(HistColumn::most_bytes).sum();
@@ -185,14 +200,15 @@ impl HistTable {
             0 => 0,
             number => ENTRY + keys + number * size_of::<Option<u64>>(),
         };
-        size.saturating_mul(ENTRY + keys + sums + variables)
+        let tracked: usize = self.handlers.iter().map(HandlerColumn::most_bytes).sum();
+        size.saturating_mul(ENTRY + keys + sums + variables + tracked)
     }
 
     /// Drops all hits.
     pub(crate) fn clear(&self) {
         let mut counted = self.counted();
         (counted.entries, counted.variables) = Default::default();
-        (counted.hits, counted.dropped) = (0, 0);
+        (counted.hits, counted.dropped, counted.snapshot) = (0, 0, None);
     }
 
     /// Returns true if it needs the back-trace of each hit.
@@ -200,24 +216,24 @@ impl HistTable {
         self.keys.iter().any(HistColumn::is_stack)
     }
 
-    /// Counts a hit.
-    pub(crate) fn add(&self, hit: &Hit) {
+    /// Counts a hit. Returns true if the trace is to go into the snapshot.
+    pub(crate) fn add(&self, hit: &Hit) -> bool {
         if self.paused.load(Ordering::Relaxed) {
-            return;
+            return false;
         }
-        let key: Vec<HistogramKey> = self.keys.iter().map(|key| key.key(hit)).collect();
+        let key = self.key(hit);
         let uses_variables = !self.variables.is_empty() || !self.references.is_empty();
         let comparable =
             if uses_variables { comparable_keys(&key, &self.keys) } else { Vec::new() };
         // As in the kernel: variables read before an unset one stay consumed.
         let read = self.references.iter().map(|reference| reference.read(&comparable));
-        let Some(read) = read.collect::<Option<Vec<u64>>>() else { return };
-        let Counted { entries, variables, hits, dropped, .. } = &mut *self.counted();
+        let Some(read) = read.collect::<Option<Vec<u64>>>() else { return false };
+        let Counted { entries, variables, hits, dropped, snapshot, .. } = &mut *self.counted();
         *hits += 1;
         let has_room = entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
         if !has_room && !entries.contains_key(key.as_slice()) {
             *dropped += 1;
-            return;
+            return false;
         }
         let entry = match entries.get_mut(key.as_slice()) {
             Some(entry) => entry,
@@ -228,23 +244,43 @@ impl HistTable {
         for (sum, value) in entry.sums.iter_mut().zip(&self.values) {
             *sum = sum.wrapping_add(value.number(hit, &read).unwrap_or_default());
         }
-        if !self.variables.is_empty() {
-            self.set_variables(variables, comparable, hit, &read);
+        let own = self.variables.iter().map(|variable| variable.value.number(hit, &read));
+        let own: Vec<u64> = own.collect();
+        set_variables(variables, comparable, &own);
+        let at = Occurrence { hit, read: &read, own: &own };
+        match entry.tracked.update(&self.handlers, &at) {
+            Some((condition, new)) => self.takes_snapshot(snapshot, condition, new, hit),
+            None => false,
         }
     }
 
-    fn set_variables(
+    fn key(&self, hit: &Hit) -> Vec<HistogramKey> {
+        self.keys.iter().map(|key| key.key(hit)).collect()
+    }
+
+    /// Returns true if a value holds a handler's condition for all entries together.
+    fn takes_snapshot(
         &self,
-        all: &mut VariablesByKeys,
-        key: Vec<HistogramKey>,
+        last: &mut Option<SnapshotTaken>,
+        condition: HandlerCondition,
+        value: u64,
         hit: &Hit,
-        read: &[u64],
-    ) {
-        let value = |own: &VariableColumn| Some(own.value.number(hit, read));
-        let values = self.variables.iter().map(value);
-        match all.get_mut(key.as_slice()) {
-            Some(there) => there.iter_mut().zip(values).for_each(|(old, new)| *old = new),
-            None => drop(all.insert(key.into(), values.collect())),
+    ) -> bool {
+        let holds = condition.holds(last.as_ref().map_or(0, |last| last.value), value);
+        if holds {
+            *last = Some(SnapshotTaken { value, keys: self.key(hit).into() });
         }
+        holds
+    }
+}
+
+fn set_variables(all: &mut VariablesByKeys, key: Vec<HistogramKey>, own: &[u64]) {
+    if own.is_empty() {
+        return;
+    }
+    let values = own.iter().copied().map(Some);
+    match all.get_mut(key.as_slice()) {
+        Some(there) => there.iter_mut().zip(values).for_each(|(old, new)| *old = new),
+        None => drop(all.insert(key.into(), values.collect())),
     }
 }

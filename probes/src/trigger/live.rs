@@ -99,6 +99,11 @@ impl Live {
         tables.is_some_and(|(table, other)| table.refers_to(other))
     }
 
+    /// Number of its histogram's handlers that take snapshots.
+    pub(crate) fn snapshot_handlers(&self) -> usize {
+        self.table().map_or(0, HistTable::snapshot_handlers)
+    }
+
     /// Its histogram's name.
     pub(crate) fn name(&self) -> Option<&str> {
         self.table.as_ref()?.hist.name.as_deref()
@@ -220,9 +225,10 @@ impl Triggers {
         }
         let (on, snapshot) = (set_off(&TriggerKind::TraceOn), set_off(&TriggerKind::Snapshot));
         let (off, stack) = (set_off(&TriggerKind::TraceOff), set_off(&TriggerKind::Stacktrace));
+        let mut handled = false;
         for live in &self.list {
             if let Some(table) = live.table().filter(|_| live.is_set_off(&hit)) {
-                table.add(&hit);
+                handled |= table.add(&hit);
             }
         }
         let before = [(on, Control::On), (snapshot, Control::Snapshot)];
@@ -235,7 +241,9 @@ impl Triggers {
             }
             steps.push(Step::Keep(hit));
         }
-        steps.extend(control((off, Control::Off)));
+        // As in the kernel: the hit is in the snapshot that a histogram's handler takes.
+        let after = [(handled, Control::Snapshot), (off, Control::Off)];
+        steps.extend(after.into_iter().filter_map(control));
         shown
     }
 }

@@ -10,25 +10,29 @@ mod entries;
 mod error;
 mod expression;
 mod field;
+mod handler;
 mod hist;
 mod live;
 mod parse;
 mod parse_expression;
+mod parse_handler;
 mod part;
 mod sort;
 mod syscalls;
 #[cfg(test)]
 mod tests;
+mod tracked;
 mod variables;
 mod view;
 
 pub use command::{
     EventSwitch, Hist, HistChange, SortKey, SwitchSubject, Trigger, TriggerCommand, TriggerKind,
 };
-pub use entries::HistogramKey;
+pub use entries::{HistogramKey, SavedValue, SnapshotTaken, Tracked};
 pub use error::{TriggerError, VariableError};
 pub use expression::{Expression, Operator, Variable, VariableName};
 pub use field::{HistField, LATENCY_FIELD, Modifier};
+pub use handler::{Handler, HandlerAction, HandlerCondition, SavedField};
 pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
 pub use parse::{parse_trigger, split_trigger};
 pub use syscalls::syscall_name;

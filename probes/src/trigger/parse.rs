@@ -7,6 +7,7 @@ use super::command::{
 use super::expression::Expression;
 use super::field::{HITCOUNT_FIELD, Modifier};
 use super::parse_expression::Definitions;
+use super::parse_handler::{handlers, is_handler};
 use super::part::{Part, fault, modifier_of};
 use crate::definition::{FieldKinds, ParseError, WrittenFilter, parse_number};
 
@@ -140,6 +141,7 @@ struct Lists<'a> {
     keys: Option<Part<'a>>,
     values: Option<Part<'a>>,
     variables: Definitions<'a>,
+    handlers: Vec<Part<'a>>,
 }
 
 fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
@@ -167,10 +169,12 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
             ("continue" | "cont", None) => change = Some(HistChange::Continue),
             ("clear", None) => change = Some(HistChange::Clear),
             ("nohitcount" | "NOHC", None) => no_hitcount = true,
-            (_, Some(_)) if !is_handler(param) => lists.variables.add(param)?,
+            (_, Some(_)) => lists.variables.add(param)?,
+            (_, None) if is_handler(param) => lists.handlers.push(param),
             _ => return Err(unknown(param)),
         }
     }
+    let handlers = handlers(&lists.handlers, lists.variables.len())?;
     let (keys, values) = lists.keys_and_values(params)?;
     let variables = lists.variables.variables()?;
     if sort.is_empty() {
@@ -179,23 +183,16 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     }
     let sort = sort.into_iter().map(|(key, place)| place.check(key, &keys, &values));
     let sort = sort.collect::<Result<_, _>>()?;
-    Ok(Hist { name: shared_name, keys, values, variables, sort, size, no_hitcount, change })
-}
-
-/// Returns true for an action at other events' hits (histogram.rst, "Handlers").
-fn is_handler(param: Part<'_>) -> bool {
-    ["onmatch(", "onmax(", "onchange("].iter().any(|name| param.text.starts_with(name))
+    let name = shared_name;
+    Ok(Hist { name, keys, values, variables, handlers, sort, size, no_hitcount, change })
 }
 
 fn unknown(param: Part<'_>) -> ParseError {
     let shown: String = param.text.chars().take(20).collect();
-    let message = match is_handler(param) {
-        true => format!("`{shown}`: there are no handlers and no synthetic events"),
-        false => format!(
-            "`{shown}` is none of name=, keys=, values=, sort=, size=, pause, continue, clear, \
-             nohitcount, and no variable `NAME=EXPRESSION`"
-        ),
-    };
+    let message = format!(
+        "`{shown}` is none of name=, keys=, values=, sort=, size=, pause, continue, clear, nohitcount, no variable \
+         `NAME=EXPRESSION`, and no handler `onmax($VAR)` or `onchange($VAR)`"
+    );
     fault("HIST_CREATE_FAIL", param.at, message)
 }
 

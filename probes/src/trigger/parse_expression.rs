@@ -6,7 +6,7 @@ use super::part::{Part, fault, field};
 use crate::definition::{ParseError, parse_number};
 
 /// Most variables of a histogram (TRACING_MAP_VARS_MAX).
-const VARIABLES_MAX: usize = 16;
+pub(super) const VARIABLES_MAX: usize = 16;
 /// Most operators of an expression.
 const OPERATORS_MAX: u32 = 3;
 /// A modifier that has the sign of an operator.
@@ -38,6 +38,11 @@ impl<'a> Definitions<'a> {
             self.0.push((name, value));
         }
         Ok(())
+    }
+
+    /// Number of the variables.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Parses their values.
@@ -104,10 +109,7 @@ impl<'a> Definitions<'a> {
     /// Parses a number, a field or a variable.
     fn operand(&self, part: Part<'_>) -> Result<Expression, ParseError> {
         if part.text.starts_with(|c: char| c.is_ascii_digit()) {
-            let message = "a number is decimal, 0x... hexadecimal or 0... octal, and has 64 bits";
-            let number = parse_number(part.text);
-            let number = number.ok_or_else(|| fault("EXPECT_NUMBER", part.at, message))?;
-            return Ok(Expression::Constant(number));
+            return Ok(Expression::Constant(constant(part)?));
         }
         let (event, part) = event_of(part);
         let name = match part.text.strip_prefix('$') {
@@ -125,6 +127,11 @@ impl<'a> Definitions<'a> {
         let is_it = |(own, value): &&(Part<'a>, Part<'a>)| own.text == name && is_field(*value);
         self.0.iter().find(is_it).map(|(_, value)| field(event_of(*value).1))
     }
+}
+
+pub(super) fn constant(part: Part<'_>) -> Result<u64, ParseError> {
+    let message = "a number is decimal, 0x... hexadecimal or 0... octal, and has 64 bits";
+    parse_number(part.text).ok_or_else(|| fault("EXPECT_NUMBER", part.at, message))
 }
 
 /// Returns true if an expression is a field alone.

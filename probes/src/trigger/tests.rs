@@ -11,6 +11,8 @@ use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};
 use crate::events::{Control, Hit, Origin, Record, Returned, Step};
 
+mod handlers;
+mod recorded;
 mod variables;
 
 fn parsed(text: &str) -> TriggerCommand {
@@ -207,7 +209,7 @@ impl Variables for NoVariables {
 fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
     let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
     let table = HistTable::new(&hist, &fields(LINE), true, &NoVariables).unwrap();
-    hits.iter().for_each(|hit| table.add(hit));
+    hits.iter().for_each(|hit| assert!(!table.add(hit)));
     table.at_once("LINE", &fields(LINE), Some(&symbols()))
 }
 
@@ -273,6 +275,7 @@ fn hits_are_counted_by_their_keys_and_values_summed() {
         keys: keys.into(),
         hits,
         sums: sums.iter().copied().map(HistogramNumber::Unsigned).collect(),
+        tracked: Tracked::default(),
     };
     let fd = |fd, hits, sum| entry(&[Signed(fd)], hits, &[sum]);
     assert_eq!(table.entries, [fd(3, 2, 30), fd(-1, 1, 5), fd(4, 1, 1)]);

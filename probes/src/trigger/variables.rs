@@ -127,11 +127,13 @@ impl Resolver<'_> {
         Ok(VariableColumn { name: name.clone(), value, kind })
     }
 
-    fn field(&self, field: &HistField) -> Result<HistColumn, TriggerError> {
+    /// A field.
+    pub(super) fn field(&self, field: &HistField) -> Result<HistColumn, TriggerError> {
         HistColumn::of(field, self.list, self.is_return)
     }
 
-    fn formula(
+    /// An expression; `read_once` unsets variables that it reads.
+    pub(super) fn formula(
         &mut self,
         expression: &Expression,
         read_once: bool,

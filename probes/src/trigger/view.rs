@@ -5,8 +5,9 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 
 use super::column::{HistColumn, is_symbol};
-use super::entries::{HistogramKey, KeySums};
+use super::entries::{HistogramKey, KeySums, SnapshotTaken, Tracked};
 use super::field::{HistField, Modifier};
+use super::handler::Handler;
 use super::hist::HistTable;
 use super::sort::Entry;
 use super::syscalls::syscall_name;
@@ -30,6 +31,10 @@ pub struct HistogramTable {
     pub dropped: u64,
     /// In the order that the trigger asks for.
     pub entries: Vec<CountedEntry>,
+    /// Its handlers.
+    pub handlers: Vec<Handler>,
+    /// The last snapshot that one of them took.
+    pub snapshot: Option<SnapshotTaken>,
     /// The kernel's symbols, for addresses; `None` before the kernel has begun.
     pub symbols: Option<SymbolTable>,
 }
@@ -43,6 +48,8 @@ pub struct CountedEntry {
     pub hits: u64,
     /// The sum of each of the histogram's values, modulo 2^64.
     pub sums: Vec<HistogramNumber>,
+    /// Values that the handlers keep.
+    pub tracked: Tracked,
 }
 
 /// A field of a histogram.
@@ -121,11 +128,11 @@ impl HistTable {
     ) -> HistogramTable {
         let fields =
             |all: &[HistColumn]| all.iter().map(|found| found.shown(list)).collect::<Vec<_>>();
-        let (mut entries, hits, dropped) = {
+        let (mut entries, hits, dropped, snapshot) = {
             let counted = self.counted();
             let entry = |(keys, sums): (&Arc<_>, &KeySums)| (Arc::clone(keys), sums.clone());
             let entries: Vec<Entry> = counted.entries.iter().map(entry).collect();
-            (entries, counted.hits, counted.dropped)
+            (entries, counted.hits, counted.dropped, counted.snapshot.clone())
         };
         // Not under any lock: there may be much to sort.
         self.sort(&mut entries);
@@ -135,7 +142,7 @@ impl HistTable {
                 false => HistogramNumber::Unsigned(*sum),
             };
             let sums = self.values.iter().zip(&entry.sums).map(number).collect();
-            CountedEntry { keys, hits: entry.hits, sums }
+            CountedEntry { keys, hits: entry.hits, sums, tracked: entry.tracked }
         });
         HistogramTable {
             trigger: line.to_owned(),
@@ -145,6 +152,8 @@ impl HistTable {
             hits,
             dropped,
             entries: entries.collect(),
+            handlers: self.hist.handlers.clone(),
+            snapshot,
             symbols: symbols.cloned(),
         }
     }
@@ -177,7 +186,7 @@ impl HistogramTable {
 
     /// One of its entries for programs.
     #[must_use]
-    pub fn entry(&self, CountedEntry { keys, hits, sums }: &CountedEntry) -> HistogramEntry {
+    pub fn entry(&self, CountedEntry { keys, hits, sums, .. }: &CountedEntry) -> HistogramEntry {
         let keys = self.keys.iter().zip(&**keys);
         let keys = keys.map(|(field, key)| field.value(key, self.symbols.as_ref())).collect();
         HistogramEntry { keys, hits: *hits, sums: sums.clone() }

@@ -240,6 +240,12 @@ impl Registry {
         self.triggered().find_map(|(_, triggers)| triggers.list().iter().find(is_it).cloned())
     }
 
+    /// Returns true if a histogram has a handler that takes snapshots.
+    pub(crate) fn takes_snapshots(&self) -> bool {
+        let takes = |live: &Arc<Live>| live.snapshot_handlers() > 0;
+        self.triggered().any(|(_, triggers)| triggers.list().iter().any(takes))
+    }
+
     /// Returns true if a histogram refers to variables of this trigger's.
     pub(crate) fn is_referenced(&self, live: &Live) -> bool {
         self.triggered().any(|(_, triggers)| refer_to(&triggers, live))

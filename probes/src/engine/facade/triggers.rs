@@ -157,6 +157,12 @@ impl Engine {
         Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
     }
 
+    /// Returns true if a histogram's handler takes snapshots.
+    #[must_use]
+    pub fn takes_snapshots(&self) -> bool {
+        self.lock().registry.takes_snapshots()
+    }
+
     /// The histograms of an event, in the order in which they were set.
     ///
     /// # Errors
@@ -345,10 +351,25 @@ fn live(registry: &Registry, probe: &Probe, trigger: Trigger) -> Result<Live, Pr
     let new = Live::new(trigger, filter, &fields)?;
     match new.name().and_then(|name| registry.histogram_named(name)) {
         Some(other) => Ok(new.sharing(&other)?),
-        None => match new.most_bytes() {
-            Some(bytes) => Ok(new.within(registry.room.take(bytes)?)),
-            None => Ok(new),
-        },
+        None => {
+            check_snapshots(registry, &new)?;
+            match new.most_bytes() {
+                Some(bytes) => Ok(new.within(registry.room.take(bytes)?)),
+                None => Ok(new),
+            }
+        }
+    }
+}
+
+/// Checks that one handler at most takes snapshots, as in the kernel.
+///
+/// # Errors
+/// [`TriggerError::TakesSnapshots`].
+fn check_snapshots(registry: &Registry, new: &Live) -> Result<(), TriggerError> {
+    match new.snapshot_handlers() {
+        0 => Ok(()),
+        1 if !registry.takes_snapshots() => Ok(()),
+        _ => Err(TriggerError::TakesSnapshots),
     }
 }
 

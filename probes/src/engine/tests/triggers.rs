@@ -399,3 +399,26 @@ fn histograms_of_one_name_share_their_variables() {
     };
     assert_eq!((hits("e"), hits("f")), (vec![2], vec![2, 1]));
 }
+
+#[test]
+fn one_handler_at_a_time_takes_snapshots() {
+    const SNAPSHOTS: &str = "hist:name=n:keys=a:x=a+1:onchange($x).snapshot()";
+    let fake = two_events();
+    let snapshot = || fake.engine.events().snapshot().map(|page| page.events());
+    set(&fake, "e", SNAPSHOTS).unwrap();
+    assert!(fake.engine.takes_snapshots());
+    let busy = set(&fake, "f", "hist:keys=a:x=a:onmax($x).snapshot()").unwrap_err();
+    assert_eq!((busy.code(), &busy), ("EBUSY", &TriggerError::TakesSnapshots));
+    // Histograms of one name are one.
+    set(&fake, "f", SNAPSHOTS).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "f"), true).unwrap();
+    fake.run_all(&[FAR_OFF, WORK, FAR_OFF]);
+    fake.engine.drain();
+    assert_eq!(snapshot(), Some(1), "with the first hit, as all have one value");
+    set(&fake, "e", &format!("!{SNAPSHOTS}")).unwrap();
+    assert!(fake.engine.takes_snapshots());
+    set(&fake, "f", &format!("!{SNAPSHOTS}")).unwrap();
+    assert!(!fake.engine.takes_snapshots());
+    let two = "hist:keys=a:x=a:onmax($x).snapshot():onchange($x).snapshot()";
+    assert_eq!(set(&fake, "f", two), Err(TriggerError::TakesSnapshots));
+}

@@ -11,6 +11,7 @@ pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
     histograms_of_latency_have_each_return,
     a_variable_has_the_time_between_two_hits_of_a_task,
+    handlers_keep_the_longest_call_and_the_trace_before_it,
     tracing_stops_and_begins_with_the_hit_that_says_so,
     an_event_is_shown_from_the_hit_of_another_on,
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
@@ -197,6 +198,36 @@ fn a_variable_has_the_time_between_two_hits_of_a_task() {
     append(&service, end, &format!("!{END}"));
     append(&service, begin, &format!("!{BEGIN}"));
     append(&service, EVENTS, "-:begin");
+}
+
+fn handlers_keep_the_longest_call_and_the_trace_before_it() {
+    const SAVING: &str = "hist:keys=pid:lat=common_latency:onmax($lat).save(common_latency,comm)";
+    const TAKING: &str = "hist:keys=nr:n=nr:onmax($n).snapshot()";
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "r:got __x64_sys_getpid pid=$retval:s32");
+    append(&service, EVENTS, "p:g __x64_sys_getpid nr=+120(%di):u64");
+    append(&service, "events/kprobes/got/trigger", SAVING);
+    work(&service, "getpid 400");
+    let text = cat(&service, "events/kprobes/got/hist");
+    assert_eq!(entries(&text), [("pid: 1".to_owned(), 400)], "{text}");
+    let most = status(&service, "got")["latency"]["max_ns"].as_u64().unwrap();
+    let line = format!("\tmax: {most:>10}  common_latency: {most:>10}  comm: {:<32}", "init");
+    assert!(most > 0 && text.lines().any(|shown| shown == line), "{line} in {text}");
+
+    let of_g = "events/kprobes/g/trigger";
+    replace(&service, "events/kprobes/g/enable", "1");
+    work(&service, "getpid 3");
+    append(&service, of_g, TAKING);
+    assert_eq!(refused(&service, "snapshot", "1"), "EBUSY");
+    work(&service, "getpid 5");
+    let counts = ["snapshot", "trace"].map(|file| events(&cat(&service, file)).len());
+    assert_eq!(counts, [3 + 1, 4], "all have one number: the first hit is the last one in it");
+    let text = cat(&service, "events/kprobes/g/hist");
+    let taken = "\ttriggering value { onmax($n) }:         39\t\
+        triggered by event with key: { nr:         39 }\n\nTotals:\n    Hits: 5\n";
+    assert!(text.contains(taken), "{text}");
+    append(&service, of_g, &format!("!{TAKING}"));
+    replace(&service, "snapshot", "0");
 }
 
 fn tracing_stops_and_begins_with_the_hit_that_says_so() {

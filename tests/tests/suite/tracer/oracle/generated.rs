@@ -33,6 +33,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(triggers());
     sessions.extend(triggers_of_other_events());
     sessions.extend(variables_of_other_events());
+    sessions.extend(handlers());
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());
@@ -279,6 +280,45 @@ fn variables_of_other_events() -> Vec<Session> {
     sessions.push(read(referring().replace(&file("f"), "hist:keys=a.hex")));
     let deleted = referring().append("kprobe_events", "-:kprobes/e");
     sessions.push(read(deleted.append("kprobe_events", "-:kprobes/f")));
+    sessions
+}
+
+/// Histograms with handlers. No shell hits them.
+fn handlers() -> Vec<Session> {
+    const HIST: &str = "hist:keys=a1:mx=i1:onmax($mx).save(i1)";
+    const SNAPSHOT: &str = "hist:keys=a1:mx=i1:onmax($mx).snapshot()";
+    let (trigger, other) = ("events/kprobes/e/trigger", "events/kprobes/f/trigger");
+    let define = || {
+        let events = [
+            "p:e __x64_sys_sethostname a1=%di s1=+0(%si):string i1=%di:s32 u1=%di:u8 c1=%di:char \
+             y1=%ip:symbol r1=+0(%si):u8[4] b1=%di:b4@2/32",
+            "p:f __x64_sys_setdomainname a1=%di i1=%di:s32",
+        ];
+        Session::of_definitions(&events).append(other, "hist:keys=a1:fx=i1")
+    };
+    let read = |session: Session| session.read(trigger).read(other).read("events/kprobes/e/hist");
+    let mut sessions = Vec::new();
+    for text in list("handlers") {
+        let command = format!("hist:keys=a1:mx=i1:{text}");
+        sessions.push(read(define().append(trigger, &command)));
+    }
+    for texts in [
+        &[HIST, HIST][..],
+        &[HIST, "hist:keys=a1:my=i1:onmax($my).save(i1)"],
+        &[HIST, "!hist:keys=a1:mx=i1"],
+        &[HIST, "!hist:keys=a1:mx=i1:onchange($mx).save(i1)"],
+        &[HIST, "!hist:keys=a1:mx=i1:onmax($mx).save(u1)"],
+        &[HIST, &format!("!{HIST}")],
+        &[SNAPSHOT, "hist:keys=a1:my=i1:onmax($my).snapshot()"],
+        &[SNAPSHOT, &format!("!{SNAPSHOT}"), "hist:keys=a1:my=i1:onmax($my).snapshot()"],
+    ] {
+        let written = texts.iter().fold(define(), |session, text| session.append(trigger, text));
+        sessions.push(read(written));
+    }
+    for value in ["0", "1", "2", "x"] {
+        let taking = define().append(trigger, SNAPSHOT).replace("snapshot", value);
+        sessions.push(taking.append(trigger, &format!("!{SNAPSHOT}")).replace("snapshot", "0"));
+    }
     sessions
 }
 

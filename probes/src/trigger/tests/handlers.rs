@@ -1,0 +1,146 @@
+//! Tests of handlers.
+
+use super::*;
+
+#[test]
+fn handlers_are_listed_as_by_the_kernel() {
+    let cases = [
+        ("keys=kk:mx=vv:onmax($mx).save(vv,uu)", "mx=vv|:onmax($mx).save(vv,uu)"),
+        ("keys=kk:onchange($mx).save(vv.hex,0x10):mx=vv", "mx=vv|:onchange($mx).save(vv.hex,0x10)"),
+        ("onmax($mx).snapshot():keys=kk:mx=hitcount", "mx=hitcount|:onmax($mx).snapshot()"),
+        (
+            "keys=kk:mx=vv:onmax($mx).save($ts):onchange($mx).snapshot():onmax($mx).snapshot()",
+            "mx=vv|:onmax($mx).save($ts):onchange($mx).snapshot():onmax($mx).snapshot()",
+        ),
+        (
+            "keys=kk:mx=vv:onmax($mx).save(common_timestamp)",
+            "mx=vv|:clock=global:onmax($mx).save(common_timestamp)",
+        ),
+    ];
+    for (written, listed) in cases {
+        let listed = listed.replace('|', ":sort=hitcount:size=2048");
+        let listed = format!("hist:keys=kk:vals=hitcount:{listed}");
+        assert_eq!(added(&format!("hist:{written}")).to_string(), listed, "{written}");
+        assert_eq!(added(&listed).to_string(), listed, "{written}");
+    }
+    // The kernel's order of parts.
+    let all = "hist:keys=kk:vals=vv:mx=vv:sort=vv:size=256:nohitcount:onchange($mx).save(vv)";
+    assert_eq!(added(all).to_string(), all);
+    let kind = |command: &str| added(&format!("hist:keys=kk:mx=vv{command}")).kind;
+    let (max, change) = (":onmax($mx).save(vv)", ":onchange($mx).save(vv)");
+    assert!(kind(max).is_same(&kind(max)));
+    assert!(![change, "", ":onmax($mx).save(kk)"].iter().any(|o| kind(max).is_same(&kind(o))));
+}
+
+#[test]
+fn faults_of_handlers_have_their_place() {
+    let cases = [
+        ("onmax(mx).save(vv)", "ONX_NOT_VAR", "mx).save(vv)"),
+        ("onmax().save(vv)", "ONX_NOT_VAR", ").save(vv)"),
+        ("onmax($mx", "HIST_CREATE_FAIL", ""),
+        ("onmax($mx)", "ACTION_NOT_FOUND", ""),
+        ("onmax($mx).save", "ACTION_NOT_FOUND", ".save"),
+        ("onmax($mx)x.save(vv)", "ACTION_NOT_FOUND", "x.save(vv)"),
+        ("onmax($mx).savex(vv)", "ACTION_NOT_FOUND", "savex(vv)"),
+        ("onmax($mx).save(vv)x", "ACTION_NOT_FOUND", "x"),
+        ("onmax($mx).save(vv", "NO_CLOSING_PAREN", ""),
+        ("onmax($mx).snapshot(vv)", "INVALID_PARAM", "vv)"),
+        ("onmax($mx).save()", "INVALID_PARAM", ")"),
+        ("onmax($mx).save(vv,v)", "INVALID_PARAM", "v)"),
+        ("onmax($mx).save(vv,,kk)", "INVALID_PARAM", ",kk)"),
+        ("onmax($mx).save(1x)", "EXPECT_NUMBER", "1x)"),
+        ("onmax($mx).save(vv+1)", "FIELD_NOT_FOUND", "vv+1)"),
+        ("onmax($mx).save(vv.zz)", "BAD_FIELD_MODIFIER", "zz)"),
+        ("onmatch(g.e).save(vv)", "HIST_CREATE_FAIL", "onmatch(g.e).save(vv)"),
+        ("onmax($mx).save(vv):onmax($mx).save(kk)", "TOO_MANY_SAVE_ACTIONS", "onmax($mx).save(kk)"),
+    ];
+    for (written, id, rest) in cases {
+        let command = format!("hist:keys=kk:mx=vv:{written}");
+        let error = parse_trigger(&command).unwrap_err();
+        assert_eq!((error.id, &command[error.position..]), (id, rest), "{written}: {error}");
+    }
+}
+
+#[test]
+fn handlers_and_saved_fields_are_among_sixteen_variables() {
+    let saving = |number: usize| {
+        let fields = vec!["vv"; number].join(",");
+        parse_trigger(&format!("hist:keys=kk:mx=vv:onmax($mx).save({fields})"))
+    };
+    assert!(saving(14).is_ok());
+    assert_eq!(saving(15).unwrap_err().id, "VAR_CREATE_FIND_FAIL");
+    let handlers = |number: usize| {
+        parse_trigger(&format!("hist:keys=kk:mx=vv{}", ":onmax($mx).snapshot()".repeat(number)))
+    };
+    assert!(handlers(8).is_ok());
+    assert_eq!(handlers(9).unwrap_err().id, "HIST_CREATE_FAIL");
+}
+
+fn refused(command: &str) -> TriggerError {
+    let TriggerKind::Hist(hist) = added(&format!("hist:keys=fd:{command}")).kind else { panic!() };
+    HistTable::new(&hist, &fields(LINE), true, &NoVariables).unwrap_err()
+}
+
+#[test]
+fn handlers_are_of_their_histograms_variables_and_save_what_is_there() {
+    let cases = [
+        ("onmax($mx).snapshot()", "ONX_VAR_NOT_FOUND", Some("mx")),
+        ("mx=len:onmax($other).save(len)", "ONX_VAR_NOT_FOUND", Some("other")),
+        ("mx=len:onmax($mx).save(none)", "FIELD_NOT_FOUND", Some("none")),
+        ("mx=len:onmax($mx).save($none)", "VAR_NOT_FOUND", Some("none")),
+        ("mx=len:onmax($mx).save($mx)", "VAR_NOT_FOUND", Some("mx")),
+        ("mx=len:onmax($mx).save(len.percent)", "BAD_FIELD_MODIFIER", Some("percent")),
+        (
+            "mx=len:onmax($mx).save(common_stacktrace)",
+            "BAD_FIELD_MODIFIER",
+            Some("common_stacktrace"),
+        ),
+    ];
+    for (command, id, part) in cases {
+        let error = refused(command);
+        assert_eq!((error.code(), error.fault()), ("EINVAL", (id, part)), "{command}");
+    }
+}
+
+#[test]
+fn texts_are_saved_and_are_of_the_histograms_memory() {
+    let command = "hist:keys=fd:mx=len:onmax($mx).save(comm,len)";
+    let hits = [hit([1, 0, 0], 7, 0), hit([2, 5, 0], 8, 0), hit([2, 4, 0], 9, 0)];
+    let tracked: Vec<Tracked> =
+        counted(command, &hits).entries.into_iter().map(|entry| entry.tracked).collect();
+    let entry = |value: u64, text: &str| Tracked {
+        values: vec![value],
+        saved: vec![SavedValue::Text(text.to_owned()), SavedValue::Number(value)],
+    };
+    assert_eq!(tracked, [entry(0, ""), entry(5, "sh")]);
+    let bytes = |command: &str| {
+        let TriggerKind::Hist(hist) = added(command).kind else { panic!() };
+        HistTable::new(&hist, &fields(LINE), true, &NoVariables).unwrap().most_bytes()
+    };
+    let without = bytes("hist:keys=fd:mx=len");
+    assert!(bytes(command) >= without + 2048 * (3 * 16 + 2 * size_of::<SavedValue>()));
+}
+
+#[test]
+fn the_hit_of_a_snapshot_is_in_it() {
+    let all = triggers(&["snapshot:1", "hist:keys=fd:mx=fd:onchange($mx).snapshot()", "traceoff"]);
+    let outcome = |fd: u64, is_shown: bool| {
+        let mut steps = Vec::new();
+        all.apply(hit([fd, 0, 0], 1, 0), &NoEvents, |_| is_shown, false, &mut steps);
+        let shown = |step: Step| match step {
+            Step::Keep(_) => None,
+            Step::Control(control) => Some(control),
+        };
+        steps.into_iter().map(shown).collect::<Vec<_>>()
+    };
+    let [snapshot, off] = [Some(Control::Snapshot), Some(Control::Off)];
+    assert_eq!(outcome(3, true), [snapshot, None, snapshot, off]);
+    assert_eq!(outcome(3, true), [None, off]);
+    assert_eq!(outcome(4, false), [snapshot, off]);
+    let table = all.list()[1].table().unwrap();
+    let taken = || table.at_once("LINE", &fields(LINE), None).snapshot;
+    let keys = |fd| [HistogramKey::Signed(fd)].into();
+    assert_eq!(taken(), Some(SnapshotTaken { value: 4, keys: keys(4) }));
+    table.clear();
+    assert_eq!(taken(), None);
+}

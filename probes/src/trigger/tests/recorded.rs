@@ -1,0 +1,110 @@
+//! Scenarios whose counts Linux 6.12 gave.
+
+use super::*;
+
+/// A histogram, and the hits that its filter takes: those of which `v` is less than a number, or
+/// those of the others.
+struct Filtered {
+    table: HistTable,
+    is_below: bool,
+    bound: u64,
+}
+
+impl Filtered {
+    fn new(command: &str, list: &[Argument], earlier: &[Self]) -> Self {
+        let (command, filter) = command.split_once(" if v").unwrap();
+        let filter = filter.trim_start_matches(['_', ' ']);
+        let (operator, bound) = filter.split_once(' ').unwrap();
+        let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
+        let table = HistTable::new(&hist, list, false, &earlier).unwrap();
+        Self { table, is_below: operator == "<", bound: bound.parse().unwrap() }
+    }
+
+    fn add(&self, v: u64, hit: &Hit) {
+        if (v < self.bound) == self.is_below {
+            self.table.add(hit);
+        }
+    }
+
+    /// Its hits, then its entries' hits and sums, as the file `hist` shows them.
+    fn shown(&self, list: &[Argument]) -> String {
+        let table = self.table.at_once("LINE", list, None);
+        let entry = |entry: &CountedEntry| {
+            let sums = entry.sums.iter().zip(&table.values).filter(|(_, of)| !of.is_operation);
+            let sum = |(sum, _): (&HistogramNumber, _)| match sum {
+                HistogramNumber::Unsigned(sum) => format!(" {sum}"),
+                HistogramNumber::Signed(sum) => format!(" {sum}"),
+            };
+            let tracked = tracked(entry, &table.handlers);
+            format!("{}{}{tracked}", entry.hits, sums.map(sum).collect::<String>())
+        };
+        let mut entries: Vec<String> = table.entries.iter().map(entry).collect();
+        entries.sort();
+        let shown = format!("{}: {}", table.hits, entries.join(", "));
+        let key = |keys: &[HistogramKey]| match keys[0] {
+            HistogramKey::Number(number) => number.cast_signed(),
+            HistogramKey::Signed(number) => number,
+            _ => panic!("{keys:?}"),
+        };
+        match &table.snapshot {
+            Some(taken) => format!("{shown} @ {} {}", taken.value, key(&taken.keys)),
+            None => shown.trim().to_owned(),
+        }
+    }
+}
+
+/// The values that an entry keeps for its handlers, but for those that take snapshots.
+fn tracked(entry: &CountedEntry, handlers: &[Handler]) -> String {
+    let mut shown = String::new();
+    for (value, handler) in entry.tracked.values.iter().zip(handlers) {
+        if handler.action != HandlerAction::Snapshot {
+            shown += &format!(" / {value}");
+            for saved in &entry.tracked.saved {
+                let SavedValue::Number(number) = saved else { panic!("{saved:?}") };
+                shown += &format!(" {number}");
+            }
+        }
+    }
+    shown
+}
+
+impl Variables for &[Filtered] {
+    fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
+        let found = self.iter().find_map(|filtered| filtered.table.variable(&name.name));
+        found.ok_or_else(|| VariableError::Unknown(name.clone()))
+    }
+}
+
+/// Checks that hits of recorded scenarios are counted as recorded.
+fn check(recorded: &str, list: &[Argument]) {
+    let lines = recorded.lines().filter(|line| !line.starts_with('#'));
+    for line in lines {
+        let [first, second, hits, results @ ..] = &line.split(" ; ").collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let mut all: Vec<Filtered> = Vec::new();
+        let commands = first.split('|').chain(second.split('|'));
+        for command in commands.filter(|command| !command.is_empty()) {
+            all.push(Filtered::new(command, list, &all));
+        }
+        for words in hits.split(' ') {
+            let (k, v) = words.split_once(':').unwrap();
+            let [k, v] = [k, v].map(|number| number.parse::<u64>().unwrap());
+            // The recorded kernel had one CPU.
+            let hit = Hit { vcpu: 0, ..hit_of(list, [k, v, v], 1, 0) };
+            all.iter().for_each(|filtered| filtered.add(v, &hit));
+        }
+        let shown = all[all.len() - results.len()..].iter().map(|filtered| filtered.shown(list));
+        assert_eq!(shown.collect::<Vec<_>>(), results, "{line}");
+    }
+}
+
+#[test]
+fn hits_are_counted_as_by_the_kernel() {
+    check(include_str!("variables.txt"), &fields("p:e f k=%di:s32 v=%si:s32 u=%si:u8"));
+}
+
+#[test]
+fn handlers_keep_the_values_that_the_kernel_keeps() {
+    check(include_str!("handlers.txt"), &fields("p:e f k_=%di:s32 v_=%si:s32 u_=%si:u8"));
+}
