@@ -3,20 +3,20 @@
 
 use std::collections::BTreeSet;
 
-use exoprobe_probes::definition::{FilterError, FilterFault, RefusedFilter, WrittenFilter};
+use exoprobe_probes::definition::{
+    FILTER_MAX, FilterError, FilterFault, RefusedFilter, WrittenFilter,
+};
 use exoprobe_probes::trigger::TriggerError;
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
 
 use crate::error::TracerError;
 use crate::fault::field_fault;
-use crate::log::ErrorLog;
+use crate::log::{ErrorLog, characters};
 
 /// The part that faults of filters are of, also in triggers.
 const PART: &str = "event filter parse error";
 /// Text of the file without a filter.
 const NONE: &str = "none\n";
-/// Bytes that a filter is shorter than (PAGE_SIZE).
-const FILTER_MAX: usize = 4096;
 
 /// The reason why a filter is not set.
 pub(crate) struct Refusal {
@@ -51,7 +51,7 @@ impl Refusal {
 
     /// Logs it; `text` is the filter.
     pub(crate) fn log(&self, engine: &Engine, log: &mut ErrorLog, text: &str) {
-        let place = (text.to_owned(), self.error.caret);
+        let place = (on_one_line(text), self.error.caret);
         log.add(engine.micros(), PART, &self.message, place);
     }
 
@@ -88,7 +88,7 @@ pub(crate) fn text(engine: &Engine, probe: &ProbeStatus) -> String {
 fn refused_text(RefusedFilter { text, error }: &RefusedFilter) -> String {
     match error.fault.text() {
         Some(fault) => {
-            let caret = text.get(..error.caret).unwrap_or(text).chars().count();
+            let caret = characters(text, error.caret);
             format!("{text}\n{:caret$}^\nparse_error: {fault}\n\n", "")
         }
         None => format!("{text}\nError: (0)\n\n"),
@@ -137,6 +137,12 @@ pub(crate) fn set_of_group(
     Ok(())
 }
 
+/// The text with blanks in place of line ends and other control characters, but for tabs.
+fn on_one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_ascii_control() && c != '\t' { ' ' } else { c };
+    text.chars().map(shown).collect()
+}
+
 fn check_length(text: &str) -> Result<(), TracerError> {
     match text.len() < FILTER_MAX {
         true => Ok(()),
@@ -172,7 +178,7 @@ fn set_or_refuse(
         let error = FilterError { fault, position: 0, caret: 0 };
         refusal = Refusal { message: format!("{error}: {}", refusal.message), error };
     }
-    let refused = RefusedFilter { text: text.into(), error: refusal.error };
+    let refused = RefusedFilter { text: on_one_line(text).into(), error: refusal.error };
     engine.refuse_filter(group, event, refused)?;
     Ok(Some(refusal))
 }

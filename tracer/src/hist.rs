@@ -99,7 +99,9 @@ impl Shown {
         for ((value, sum), marks) in values.filter(|((value, _), _)| !value.is_operation) {
             write_value(value, *sum, *marks, out)?;
         }
-        self.write_tracked(&entry.tracked, out)?;
+        if let Some(tracked) = &entry.tracked {
+            self.write_tracked(tracked, out)?;
+        }
         out.push('\n');
         Ok(())
     }
@@ -243,6 +245,8 @@ fn write_number(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use exoprobe_probes::trigger::{HistField, SnapshotTaken};
 
@@ -265,7 +269,7 @@ mod tests {
             keys: (*keys).into(),
             hits: *hits,
             sums: vec![],
-            tracked: Tracked::default(),
+            tracked: None,
         };
         HistogramTable {
             trigger: "LINE [active]".to_owned(),
@@ -411,7 +415,7 @@ mod tests {
         let TriggerKind::Hist(hist) = trigger.kind else { panic!() };
         table.handlers = hist.handlers;
         let saved = vec![SavedValue::Number(12), SavedValue::Text("init\n".to_owned())];
-        table.entries[0].tracked = Tracked { values: vec![7, 12], saved };
+        table.entries[0].tracked = Some(Arc::new(Tracked { values: vec![7, 12], saved }));
         let entry = "{ kk:      30002, vv: c } hitcount:          4\n\
             \tmax:         12  vv:         12  comm: init\\n                          \n";
         assert!(whole(&[table.clone()]).contains(&format!("{entry}\nTotals:\n")));

@@ -49,9 +49,8 @@ impl ErrorLog {
         let mut text = String::new();
         for Fault { time, part, message, command, column } in &self.0 {
             let (seconds, micros) = (time / 1_000_000, time % 1_000_000);
-            // Columns count bytes, as the kernel's do; a caret is put under characters.
-            let columns = command.get(..*column).map_or(*column, |text| text.chars().count());
-            let before = COMMAND.len() + columns;
+            let beyond = column.saturating_sub(command.len());
+            let before = COMMAND.len() + characters(command, *column) + beyond;
             writeln!(text, "[{seconds:>5}.{micros:06}] {part}: error: {message}")
                 .and_then(|()| writeln!(text, "{COMMAND}{command}"))
                 .and_then(|()| writeln!(text, "{:before$}^", ""))
@@ -59,6 +58,13 @@ impl ErrorLog {
         }
         text
     }
+}
+
+/// The number of characters before a column of a text, or of all. Columns count bytes, as the
+/// kernel's do; a caret is put under characters.
+pub(crate) fn characters(text: &str, column: usize) -> usize {
+    let begin = (0..=column.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text[..begin.unwrap_or_default()].chars().count()
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ mod tests {
             keys: [HistogramKey::Number(number), HistogramKey::Text("\"]}".to_owned())].into(),
             hits: 2,
             sums: Vec::new(),
-            tracked: trigger::Tracked::default(),
+            tracked: None,
         };
         let field = |name: &str| trigger::HistogramField {
             field: trigger::HistField { name: name.to_owned(), modifier: trigger::Modifier::None },

@@ -85,9 +85,9 @@ impl From<exoprobe_tracer::Item> for FolderEntry {
 
 impl From<TracerError> for Problem {
     fn from(error: TracerError) -> Self {
-        let mut problem = match (error.errno, error.position) {
-            // The text that was written has it; the file exists.
-            ("ENOENT", Some(_)) => {
+        let mut problem = match (error.errno, error.id) {
+            // The filter that was written has the fault; the file exists.
+            ("ENOENT", Some("TOO_MANY_OPEN")) => {
                 Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, error.errno, error.message)
             }
             _ => Self::new(error.errno, error.message),

@@ -203,6 +203,8 @@ impl Field {
     fn number(self, word: u64) -> (u64, bool) {
         match self {
             Self::Arg { kind, .. } => (kind.narrow(word), kind.is_signed()),
+            // As `int`s of the kernel's.
+            Self::Pid | Self::Cpu => (word, true),
             _ => (word, false),
         }
     }
@@ -347,6 +349,11 @@ mod tests {
 
     fn holds(text: &str, a: Option<u64>, pid: u64) -> bool {
         typed(text, "x64", a, pid)
+    }
+
+    #[test]
+    fn a_tasks_number_has_a_sign() {
+        assert!(holds("common_pid > -1", None, 7) && !holds("common_pid < -1", None, 7));
     }
 
     #[test]

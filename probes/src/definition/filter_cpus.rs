@@ -1,7 +1,5 @@
 //! Lists of CPUs in filters: `CPUS{0,2-3}`.
 
-use std::collections::BTreeSet;
-
 use super::filter::{Comparison, Filter};
 
 /// A list of CPUs.
@@ -22,17 +20,17 @@ impl Cpus {
             _ => text.parse().ok().filter(|cpu| *cpu <= last),
         };
         let is_end = |c: char| c == ',' || c.is_ascii_whitespace();
-        let mut listed = BTreeSet::new();
+        let mut listed = [false; 1 << u8::BITS];
         for region in list.split(is_end).filter(|region| !region.is_empty()) {
             let (first, last) = match region.split_once('-') {
                 None if region.eq_ignore_ascii_case("all") => (0, last),
                 None => (number(region)?, number(region)?),
                 Some((first, last)) => (number(first)?, number(last)?),
             };
-            (first <= last).then(|| listed.extend(first..=last))?;
+            (first <= last).then(|| listed[first.into()..=last.into()].fill(true))?;
         }
         let mut ranges: Vec<(u8, u8)> = Vec::new();
-        for cpu in listed {
+        for cpu in (0..=u8::MAX).filter(|cpu| listed[usize::from(*cpu)]) {
             match ranges.last_mut() {
                 Some((_, end)) if *end + 1 == cpu => *end = cpu,
                 _ => ranges.push((cpu, cpu)),

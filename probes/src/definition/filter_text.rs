@@ -18,6 +18,8 @@ const FUNCTION: &str = ".function";
 const CPUS: &str = "CPUS";
 /// Longest text of a comparison, in bytes (MAX_FILTER_STR_VAL).
 const TEXT_MAX: usize = 255;
+/// Bytes that a filter is shorter than: the kernel's tracer takes a page of text.
+pub const FILTER_MAX: usize = 4096;
 /// Most characters of a number.
 const NUMBER_MAX: usize = 23;
 
@@ -330,6 +332,10 @@ fn joined(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter 
 impl FromStr for Filter {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<Self, ParseError> {
+        if text.len() >= FILTER_MAX {
+            let message = format!("a filter has less than {FILTER_MAX} bytes");
+            return Err(ParseError { message, position: FILTER_MAX, id: "TOO_LONG" });
+        }
         Ok(parse(text, &FieldKinds::Unknown)?)
     }
 }

@@ -26,6 +26,7 @@ pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
 pub use field_kind::{FieldKind, FieldKinds};
 pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
 pub use filter_fault::{FilterError, FilterFault, RefusedFilter};
+pub use filter_text::FILTER_MAX;
 pub use kind::ProbeKind;
 pub(crate) use language::{BODY_MAX, parse_place};
 pub use language::{

@@ -53,8 +53,8 @@ impl Code {
                 let found = self.value_of(values, index, env)?;
                 (self.narrow(found, kind)?, kind.is_signed())
             }
-            Field::Pid => (self.pid(env)?, false),
-            Field::Cpu => (self.cpu(env)?, false),
+            Field::Pid => (self.pid(env)?, true),
+            Field::Cpu => (self.cpu(env)?, true),
             Field::Known(number) => {
                 self.a.mov(rax, number)?;
                 (rax, false)

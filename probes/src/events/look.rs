@@ -1,6 +1,7 @@
 //! Recorded hits as filters see them.
 
 use super::hit::Hit;
+use super::ring::TextPlace;
 use super::show::{RecordedValue, show_symbol};
 use crate::definition::{Field, FieldValue, ValueType};
 
@@ -17,6 +18,10 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
         Field::ReturnedTo => Some(FieldValue::Word(record.returned?.to.0)),
         Field::Known(number) => Some(FieldValue::Word(number)),
         Field::Text { index } => {
+            if let Some(bytes) = recorded_text(hit, index) {
+                // As the guest has it; text that is shown is UTF-8.
+                return Some(FieldValue::Text(bytes.to_vec()));
+            }
             match RecordedValue::of(origin.fields.get(index)?, record, index) {
                 RecordedValue::Text(found) => text(found.into_owned()),
                 RecordedValue::Number(ValueType::Symbol | ValueType::SymbolText, at) => {
@@ -28,4 +33,12 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
         // The user memory of that time is no longer known.
         Field::UserText { .. } => None,
     }
+}
+
+/// The bytes of an argument that is text in memory; `None` for others, and if it could not be read.
+fn recorded_text(hit: &Hit, index: usize) -> Option<&[u8]> {
+    let field = hit.origin.fields.get(index)?;
+    let is_one = field.is_in_bytes() && field.count.is_none();
+    let word = hit.record.args.get(index).copied().flatten().filter(|_| is_one)?;
+    TextPlace::of(word, &hit.record.text)
 }

@@ -31,7 +31,7 @@ pub enum SavedValue {
     Text(String),
 }
 
-/// The values that an entry keeps. Empty without handlers.
+/// The values that an entry keeps for the handlers of its histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
     /// The variable's value at which each handler's action was last done; 0 before.
@@ -55,8 +55,8 @@ pub(crate) struct KeySums {
     pub(crate) hits: u64,
     /// The sum of each value, modulo 2^64.
     pub(crate) sums: Vec<u64>,
-    /// Values that its handlers keep.
-    pub(crate) tracked: Tracked,
+    /// Values that its handlers keep, shared with answers that show them; `None` without handlers.
+    pub(crate) tracked: Option<Arc<Tracked>>,
 }
 
 /// The variables of entries; `None` if one is not set.

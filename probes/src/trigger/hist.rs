@@ -5,7 +5,9 @@ use std::sync::{Arc, MutexGuard};
 
 use super::column::{HistColumn, listed_name};
 use super::command::{Hist, HistChange, TriggerKind};
-use super::entries::{Counted, Entries, HistogramKey, SnapshotTaken, VariablesByKeys, lock};
+use super::entries::{
+    Counted, Entries, HistogramKey, SnapshotTaken, Tracked, VariablesByKeys, lock,
+};
 use super::error::TriggerError;
 use super::expression::{Expression, Variable, VariableName};
 use super::handler::{Handler, HandlerCondition};
@@ -19,7 +21,10 @@ use crate::events::Hit;
 
 /// Bytes of an entry beside its keys and sums: its place in a table that is half full at worst, and
 /// the allocator's part of three blocks.
-const ENTRY: usize = 176;
+const ENTRY: usize = 192;
+/// Bytes of what an entry keeps for handlers, beside the values: with the allocator's part of three
+/// blocks.
+const TRACKED: usize = 112;
 
 /// A histogram of an event.
 #[derive(Debug)]
@@ -201,6 +206,7 @@ impl HistTable {
             number => ENTRY + keys + number * size_of::<Option<u64>>(),
         };
         let tracked: usize = self.handlers.iter().map(HandlerColumn::most_bytes).sum();
+        let tracked = if self.handlers.is_empty() { 0 } else { TRACKED + tracked };
         size.saturating_mul(ENTRY + keys + sums + variables + tracked)
     }
 
@@ -248,7 +254,11 @@ impl HistTable {
         let own: Vec<u64> = own.collect();
         set_variables(variables, comparable, &own);
         let at = Occurrence { hit, read: &read, own: &own };
-        match entry.tracked.update(&self.handlers, &at) {
+        if self.handlers.is_empty() {
+            return false;
+        }
+        let tracked = entry.tracked.get_or_insert_with(|| Arc::new(Tracked::of(&self.handlers)));
+        match Arc::make_mut(tracked).update(&self.handlers, &at) {
             Some((condition, new)) => self.takes_snapshot(snapshot, condition, new, hit),
             None => false,
         }

@@ -275,7 +275,7 @@ fn hits_are_counted_by_their_keys_and_values_summed() {
         keys: keys.into(),
         hits,
         sums: sums.iter().copied().map(HistogramNumber::Unsigned).collect(),
-        tracked: Tracked::default(),
+        tracked: None,
     };
     let fd = |fd, hits, sum| entry(&[Signed(fd)], hits, &[sum]);
     assert_eq!(table.entries, [fd(3, 2, 30), fd(-1, 1, 5), fd(4, 1, 1)]);

@@ -105,6 +105,13 @@ impl SavedColumn {
 }
 
 impl Tracked {
+    /// The values of an entry before its first hit.
+    pub(super) fn of(handlers: &[HandlerColumn]) -> Self {
+        let saved = handlers.iter().filter_map(|handler| handler.saved.as_ref()).flatten();
+        let saved: Box<[SavedValue]> = saved.map(SavedColumn::first).collect();
+        Self { values: vec![0; handlers.len()], saved: saved.into_vec() }
+    }
+
     /// Does the actions of the handlers at a hit. Returns the value for which a snapshot is to be
     /// taken, and its condition.
     pub(super) fn update(
@@ -112,11 +119,6 @@ impl Tracked {
         handlers: &[HandlerColumn],
         at: &Occurrence<'_>,
     ) -> Option<(HandlerCondition, u64)> {
-        if self.values.is_empty() {
-            self.values = vec![0; handlers.len()];
-            let saved = handlers.iter().filter_map(|handler| handler.saved.as_ref()).flatten();
-            self.saved = saved.map(SavedColumn::first).collect();
-        }
         let mut snapshot = None;
         for (kept, handler) in self.values.iter_mut().zip(handlers) {
             let new = at.own.get(handler.variable).copied().unwrap_or_default();

@@ -48,8 +48,8 @@ pub struct CountedEntry {
     pub hits: u64,
     /// The sum of each of the histogram's values, modulo 2^64.
     pub sums: Vec<HistogramNumber>,
-    /// Values that the handlers keep.
-    pub tracked: Tracked,
+    /// Values that the handlers keep; `None` without handlers.
+    pub tracked: Option<Arc<Tracked>>,
 }
 
 /// A field of a histogram.

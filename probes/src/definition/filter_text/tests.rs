@@ -168,3 +168,10 @@ proptest! {
         prop_assert_eq!(parse(&filter.to_string(), &FieldKinds::Unknown).unwrap(), filter);
     }
 }
+
+#[test]
+fn a_filter_is_shorter_than_a_page() {
+    let of_len = |len: usize| format!("{:1$}", "a == 1", len).parse::<Filter>();
+    assert!(of_len(FILTER_MAX - 1).is_ok());
+    assert_eq!(of_len(FILTER_MAX).unwrap_err().id, "TOO_LONG");
+}

@@ -7,7 +7,7 @@ use crate::definition::{Field, Filter, ValueType};
 pub(crate) struct SplitFilter {
     /// Evaluated in the guest, before room for a record is reserved.
     pub(crate) in_guest: Option<Filter<Field>>,
-    /// Evaluated when the record is read: over texts and bit-fields.
+    /// Evaluated when the record is read: over texts, the task's name, and bit-fields.
     pub(crate) later: Option<Filter<Field>>,
 }
 

@@ -3,10 +3,11 @@
 use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::TaskId;
 
+use super::super::look::field_value;
 use super::super::origin::Origin;
 use super::super::ring::{Record, TextPlace};
 use super::*;
-use crate::definition::{Argument, Fetch, ValueType, Width};
+use crate::definition::{Argument, Fetch, Field, FieldValue, ValueType, Width};
 
 fn field(name: &str) -> Argument {
     let kind = match name {
@@ -310,4 +311,15 @@ fn the_memory_is_set_within_its_limit() {
     assert!(store.set_memory(bytes));
     keep(&store, 100);
     assert_eq!(listed(&store).0.len(), left + 100);
+}
+
+/// A filter has the same bytes as at the hit, whatever they are.
+#[test]
+fn a_filter_sees_a_recorded_text_as_the_guest_has_it() {
+    let mut hit = hits(1).next().unwrap();
+    hit.record.text = b"a\xff\xfext".as_slice().into();
+    let found = field_value(Field::Text { index: 2 }, &hit);
+    assert_eq!(found, Some(FieldValue::Text(vec![0xff, 0xfe])));
+    hit.record.args[2] = None;
+    assert_eq!(field_value(Field::Text { index: 2 }, &hit), None);
 }

@@ -106,11 +106,11 @@ fn handlers_are_of_their_histograms_variables_and_save_what_is_there() {
 fn texts_are_saved_and_are_of_the_histograms_memory() {
     let command = "hist:keys=fd:mx=len:onmax($mx).save(comm,len)";
     let hits = [hit([1, 0, 0], 7, 0), hit([2, 5, 0], 8, 0), hit([2, 4, 0], 9, 0)];
-    let tracked: Vec<Tracked> =
+    let tracked: Vec<Option<Arc<Tracked>>> =
         counted(command, &hits).entries.into_iter().map(|entry| entry.tracked).collect();
-    let entry = |value: u64, text: &str| Tracked {
-        values: vec![value],
-        saved: vec![SavedValue::Text(text.to_owned()), SavedValue::Number(value)],
+    let entry = |value: u64, text: &str| {
+        let saved = vec![SavedValue::Text(text.to_owned()), SavedValue::Number(value)];
+        Some(Arc::new(Tracked { values: vec![value], saved }))
     };
     assert_eq!(tracked, [entry(0, ""), entry(5, "sh")]);
     let bytes = |command: &str| {

@@ -56,10 +56,11 @@ impl Filtered {
 /// The values that an entry keeps for its handlers, but for those that take snapshots.
 fn tracked(entry: &CountedEntry, handlers: &[Handler]) -> String {
     let mut shown = String::new();
-    for (value, handler) in entry.tracked.values.iter().zip(handlers) {
+    let Some(tracked) = &entry.tracked else { return shown };
+    for (value, handler) in tracked.values.iter().zip(handlers) {
         if handler.action != HandlerAction::Snapshot {
             shown += &format!(" / {value}");
-            for saved in &entry.tracked.saved {
+            for saved in &tracked.saved {
                 let SavedValue::Number(number) = saved else { panic!("{saved:?}") };
                 shown += &format!(" {number}");
             }
