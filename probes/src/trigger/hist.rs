@@ -8,8 +8,8 @@ use super::command::{Hist, HistChange, TriggerKind};
 use super::entries::{Counted, Entries, HistogramKey, SnapshotTaken, VariablesByKeys, lock};
 use super::error::TriggerError;
 use super::expression::{Expression, Variable, VariableName};
-use super::handler::{Handler, HandlerCondition};
-use super::tracked::{HandlerColumn, Occurrence};
+use super::handler::HandlerCondition;
+use super::tracked::{HandlerColumn, HandlerResolver, MadeEvent, Occurrence};
 use super::variables::{
     FoundVariable, Reference, Resolver, VariableColumn, Variables, comparable_keys,
 };
@@ -85,8 +85,8 @@ impl Hist {
         let all = |hist: &Self| [&hist.values[..], &hist.keys].concat();
         let before = all(&self);
         let variables = self.variables.iter_mut().map(|variable| &mut variable.value);
-        let saved = self.handlers.iter_mut().flat_map(Handler::saved_mut);
-        let saved = saved.map(|field| &mut field.value);
+        let saved = self.handlers.iter_mut().flat_map(|handler| handler.action.params_mut());
+        let saved = saved.map(|param| &mut param.value);
         let changed = self.keys.iter_mut().chain(&mut self.values).chain(variables).chain(saved);
         changed.for_each(|expression| expression.change_operands(change));
         let after = all(&self);
@@ -121,9 +121,8 @@ impl HistTable {
         let own: Vec<VariableColumn> = own.collect::<Result<_, _>>()?;
         let keys = hist.keys.iter().map(|key| resolver.key(key));
         let keys: Vec<HistColumn> = keys.collect::<Result<_, _>>()?;
-        let handlers = hist.handlers.iter();
-        let handlers =
-            handlers.map(|handler| HandlerColumn::of(handler, &hist.variables, &mut resolver));
+        let mut of = HandlerResolver { variables: &hist.variables, resolver: &mut resolver };
+        let handlers = hist.handlers.iter().map(|handler| of.handler(handler));
         let handlers: Vec<HandlerColumn> = handlers.collect::<Result<_, _>>()?;
         let references = resolver.references;
         for (value, written) in values.iter().zip(&hist.values) {
@@ -186,6 +185,11 @@ impl HistTable {
         self.references.iter().any(|reference| reference.is_of(&other.counted))
     }
 
+    /// The synthetic events that its handlers make.
+    pub(crate) fn makes(&self) -> impl Iterator<Item = &str> {
+        self.hist.handlers.iter().filter_map(|handler| handler.action.makes())
+    }
+
     /// Number of its handlers that take snapshots.
     pub(crate) fn snapshot_handlers(&self) -> usize {
         self.handlers.iter().filter(|handler| handler.takes_snapshots()).count()
@@ -216,8 +220,9 @@ impl HistTable {
         self.keys.iter().any(HistColumn::is_stack)
     }
 
-    /// Counts a hit. Returns true if the trace is to go into the snapshot.
-    pub(crate) fn add(&self, hit: &Hit) -> bool {
+    /// Counts a hit, and adds the events that handlers make. Returns true if the trace is to go
+    /// into the snapshot.
+    pub(crate) fn add(&self, hit: &Hit, made: &mut Vec<MadeEvent>) -> bool {
         if self.paused.load(Ordering::Relaxed) {
             return false;
         }
@@ -248,7 +253,7 @@ impl HistTable {
         let own: Vec<u64> = own.collect();
         set_variables(variables, comparable, &own);
         let at = Occurrence { hit, read: &read, own: &own };
-        match entry.tracked.update(&self.handlers, &at) {
+        match entry.tracked.update(&self.handlers, &at, made) {
             Some((condition, new)) => self.takes_snapshot(snapshot, condition, new, hit),
             None => false,
         }
@@ -262,7 +267,7 @@ impl HistTable {
     fn takes_snapshot(
         &self,
         last: &mut Option<SnapshotTaken>,
-        condition: HandlerCondition,
+        condition: &HandlerCondition,
         value: u64,
         hit: &Hit,
     ) -> bool {

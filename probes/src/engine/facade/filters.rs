@@ -9,7 +9,7 @@ use crate::definition::{Argument, ValueType, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
-use crate::engine::facade::triggers::check_recorded;
+use crate::engine::facade::subject::check_recorded;
 use crate::error::ProbeError;
 
 /// A field of a probe's events.
@@ -67,6 +67,14 @@ impl Engine {
         filter: Option<WrittenFilter>,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
+        if control.registry.synthetic_of(group, event).is_some() {
+            self.drain_locked(&mut control);
+            let Some(found) = control.registry.synthetic_of(group, event) else { return Ok(()) };
+            let resolved = found.arguments.filter(filter.as_ref())?;
+            check_recorded(resolved.as_ref(), &found.arguments.list)?;
+            found.set_filter(filter.zip(resolved));
+            return Ok(());
+        }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
         let filter = filter.map(Arc::new);
