@@ -16,9 +16,17 @@ const ECX_SVM: u32 = 1 << 2;
 const ECX_SHADOW_STACKS: u32 = 1 << 7;
 const EDX_BRANCH_TRACKING: u32 = 1 << 20;
 const XSS_CET: u32 = 0b11 << 11;
+/// FRED, in subleaf 1 of leaf 7: its events do not go through the table whose gates have stubs.
+const EAX_FRED: u32 = 1 << 17;
+const LEAF_KVM_FEATURES: u32 = 0x4000_0001;
+/// Page faults that are messages of KVM's (KVM_FEATURE_ASYNC_PF). Before Linux 5.8, whose KVM has
+/// KVM_FEATURE_ASYNC_PF_INT, too, the kernel itself gets them, also at a guarded load.
+const EAX_ASYNC_PF: u32 = 1 << 4;
+const EAX_ASYNC_PF_INT: u32 = 1 << 14;
 
-/// Hides nested virtualization, shadow stacks and indirect branch tracking, and what software-only
-/// KVM lacks. Every VMM with the engine calls it on what KVM supports, before KVM_SET_CPUID2.
+/// Hides nested virtualization, shadow stacks and indirect branch tracking, FRED, page faults that
+/// are messages, and what software-only KVM lacks. Every VMM with the engine calls it on what KVM
+/// supports, before KVM_SET_CPUID2.
 pub fn hide_unfit_features(cpuid: &mut CpuId, software: Option<SoftwareKvm>) {
     cpuid.as_mut_slice().iter_mut().for_each(hide);
     if let Some(quirk) = software {
@@ -33,6 +41,8 @@ fn hide(entry: &mut kvm_cpuid_entry2) {
             entry.ecx &= !ECX_SHADOW_STACKS;
             entry.edx &= !EDX_BRANCH_TRACKING;
         }
+        (LEAF_EXTENDED_FEATURES, 1) => entry.eax &= !EAX_FRED,
+        (LEAF_KVM_FEATURES, _) if entry.eax & EAX_ASYNC_PF_INT == 0 => entry.eax &= !EAX_ASYNC_PF,
         (LEAF_XSAVE, 1) => entry.ecx &= !XSS_CET,
         (LEAF_AMD_FEATURES, _) => entry.ecx &= !ECX_SVM,
         _ => {}
@@ -48,6 +58,7 @@ mod tests {
         let entry = |function, index| kvm_cpuid_entry2 {
             function,
             index,
+            eax: u32::MAX,
             ecx: u32::MAX,
             edx: u32::MAX,
             ..kvm_cpuid_entry2::default()
@@ -58,5 +69,21 @@ mod tests {
         let seen: Vec<_> = cpuid.as_slice().iter().map(|e| (!e.ecx, !e.edx)).collect();
         let cet = (ECX_SHADOW_STACKS, EDX_BRANCH_TRACKING);
         assert_eq!(seen, [(ECX_VMX, 0), cet, (0, 0), (0, 0), (XSS_CET, 0), (ECX_SVM, 0)]);
+        let seen: Vec<_> = cpuid.as_slice().iter().map(|e| !e.eax).collect();
+        assert_eq!(seen, [0, 0, EAX_FRED, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_page_fault_is_a_message_only_where_the_kernel_gets_none() {
+        for (offered, seen) in [(0xff, 0xef), (0x40ff, 0x40ff), (0xef, 0xef)] {
+            let entry = kvm_cpuid_entry2 {
+                function: LEAF_KVM_FEATURES,
+                eax: offered,
+                ..Default::default()
+            };
+            let mut cpuid = CpuId::from_entries(&[entry]).unwrap();
+            hide_unfit_features(&mut cpuid, None);
+            assert_eq!(cpuid.as_slice()[0].eax, seen, "{offered:#x}");
+        }
     }
 }

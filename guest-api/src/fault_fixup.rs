@@ -5,10 +5,13 @@
 //! then see the address of the original. So each fault's gate in the IDT points to a stub in hidden
 //! memory. The stub reads the saved RIP (Intel SDM vol. 3, 6.14.2, figure 6-9), and replaces one in
 //! the slots by the address that its slot holds ([`SLOT_ADDRESS_OFFSET`]).
+//!
+//! Faults of guarded loads have stubs of their own before those ([`crate::guarded_load`]).
 
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rax, rsp};
 
 use crate::addr::Gva;
+use crate::guarded_load;
 use crate::hidden::{HiddenError, HiddenMemory, SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
 use crate::idt::{self, Gate, IdtError};
 use crate::memory::{GuestRam, OutsideMemory};
@@ -69,25 +72,41 @@ pub fn install(
     idt_limit: u16,
 ) -> Result<(), FixupError> {
     let slots = hidden.code_window().ok_or(StubError::NotMapped)?;
-    let mut changes: Vec<(StubCode, Gate)> = Vec::with_capacity(VECTORS.len());
+    let mut changes: Vec<(Vec<StubCode>, Gate)> = Vec::with_capacity(VECTORS.len());
     for (vector, error_code) in VECTORS {
         let Some(gate) = idt::gate(ram, mode, (idt_base, idt_limit), vector)? else { continue };
-        let (stub, handler) = (Stub::Fault(vector), gate.target());
-        let way = Way::from(hidden, handler);
+        let way = Way::from(hidden, gate.target());
         hidden.map_stubs_for_user(ram, mode, way.end)?;
-        if way.passes(stub) {
-            continue;
+        let (mut codes, mut next) = (Vec::new(), gate.target());
+        if !way.passes(Stub::Fault(vector)) {
+            codes.push(slot_stub(hidden, slots, (vector, error_code), next)?);
+            next = codes[0].gva;
         }
-        let body = |assembler: &mut CodeAssembler| show_original(assembler, slots, error_code);
-        let code = stub.assemble(hidden, handler, body)?;
-        let gate = gate.to(code.gva)?;
-        changes.push((code, gate));
+        if guarded_load::VECTORS.contains(&vector) && !way.passes(Stub::Load(vector)) {
+            let [front, fixup] = guarded_load::stubs(hidden, vector, next)?;
+            next = front.gva;
+            codes.extend([front, fixup]);
+        }
+        if next != gate.target() {
+            changes.push((codes, gate.to(next)?));
+        }
     }
-    for (code, gate) in changes {
-        code.write(hidden);
+    for (codes, gate) in changes {
+        codes.iter().for_each(|code| code.write(hidden));
         gate.store(ram)?;
     }
     Ok(())
+}
+
+/// The stub for faults of slots, before `next`.
+fn slot_stub(
+    hidden: &HiddenMemory,
+    slots: Window,
+    (vector, error_code): (u8, bool),
+    next: Gva,
+) -> Result<StubCode, StubError> {
+    let body = |assembler: &mut CodeAssembler| show_original(assembler, slots, error_code);
+    Stub::Fault(vector).assemble(hidden, next, body)
 }
 
 /// Five instructions and the jmp for a fault elsewhere:

@@ -13,6 +13,7 @@ pub mod cpuid;
 pub mod dirty;
 mod dump;
 pub mod fault_fixup;
+pub mod guarded_load;
 mod guest;
 pub mod hidden;
 mod hook;

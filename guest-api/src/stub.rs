@@ -17,6 +17,10 @@ const CELL: u64 = CELL_LEN as u64;
 const CELLS: u64 = PAGE_SIZE / CELL;
 /// Offset in a cell of the address at which its code continues.
 const NEXT: usize = CELL_LEN - 8;
+/// Number of cells for each part of the stubs of guarded loads.
+const LOAD_VECTORS: u64 = 16;
+/// Cell of the second part of the first stub of guarded loads.
+const LOAD_FIXUPS: u64 = 16;
 /// Cell of the first fault's stub: one for each vector of the CPU's own exceptions.
 const FAULTS: u64 = 32;
 /// Fills the rest of a cell: stops speculation past the jmp.
@@ -29,6 +33,10 @@ pub(crate) enum Stub {
     SystemCall,
     /// Faults of displaced instructions, one a vector (0 to 31).
     Fault(u8),
+    /// Faults of guarded loads, one a vector (1 to 15).
+    Load(u8),
+    /// The second part of [`Self::Load`], which no gate leads to.
+    LoadFixup(u8),
 }
 
 /// The reason why a stub has no code.
@@ -62,8 +70,16 @@ impl Stub {
     fn offset(self) -> u64 {
         match self {
             Self::SystemCall => 0,
+            Self::Load(vector) => u64::from(vector) % LOAD_VECTORS * CELL,
+            Self::LoadFixup(vector) => (LOAD_FIXUPS + u64::from(vector) % LOAD_VECTORS) * CELL,
             Self::Fault(vector) => (FAULTS + u64::from(vector) % FAULTS) * CELL,
         }
+    }
+
+    /// Address of its cell.
+    pub(crate) fn at(self, hidden: &HiddenMemory) -> Result<Gva, StubError> {
+        let page = hidden.stub_window().ok_or(StubError::NotMapped)?;
+        Ok(page.gva.wrapping_add(self.offset()))
     }
 
     /// Assembles `body` and, after it, a jmp to `next`.
@@ -74,7 +90,7 @@ impl Stub {
         body: impl FnOnce(&mut CodeAssembler) -> Result<(), StubError>,
     ) -> Result<StubCode, StubError> {
         let page = hidden.stub_window().ok_or(StubError::NotMapped)?;
-        let gva = page.gva.wrapping_add(self.offset());
+        let gva = self.at(hidden)?;
         let code = encode(gva, next, body)?;
         let mut cell = [FILL; CELL_LEN];
         cell[NEXT..].copy_from_slice(&next.0.to_le_bytes());

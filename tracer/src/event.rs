@@ -1,21 +1,13 @@
 //! Files of events: enable, filter, format, id.
 
-use std::collections::BTreeSet;
-
-use exoprobe_probes::definition::{FieldError, WrittenFilter};
 use exoprobe_probes::synthetic::SYNTHETIC_GROUP;
-use exoprobe_probes::{Engine, ProbeError, ProbeStatus, Selection, SyntheticStatus};
+use exoprobe_probes::{Engine, ProbeStatus, Selection, SyntheticStatus};
 
 use crate::commands::is_armed;
 use crate::error::TracerError;
-use crate::fault::field_fault;
 use crate::hist::HistReader;
-use crate::log::{ErrorLog, FILTER_PART};
 use crate::node::EventFile;
 use crate::numbers::parse_enable;
-
-/// Text of the file without a filter.
-const NONE: &str = "none\n";
 
 /// An event of probes, or a synthetic one.
 pub(crate) struct ListedEvent {
@@ -100,10 +92,10 @@ pub(crate) fn read(
 ) -> Result<String, TracerError> {
     Ok(match file {
         EventFile::Id => format!("{}\n", probe.id),
-        EventFile::Filter => match &probe.filter {
-            Some(filter) => format!("{filter}\n"),
-            None => NONE.to_owned(),
-        },
+        EventFile::Filter => {
+            let name = (&*probe.group, &*probe.event);
+            crate::filter::text(engine, name, probe.filter.as_deref())
+        }
         EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
         EventFile::Hist => HistReader::open(engine, &probe.group, &probe.event)?.collect(),
         EventFile::Format => {
@@ -123,94 +115,10 @@ pub(crate) fn read_synthetic(
     Ok(match file {
         EventFile::Id => format!("{}\n", status.id),
         EventFile::Filter => {
-            status.filter.as_ref().map_or_else(|| NONE.to_owned(), |filter| format!("{filter}\n"))
+            crate::filter::text(engine, (SYNTHETIC_GROUP, event), status.filter.as_deref())
         }
         EventFile::Trigger => crate::trigger::listing(engine, SYNTHETIC_GROUP, event)?,
         EventFile::Hist => HistReader::open(engine, SYNTHETIC_GROUP, event)?.collect(),
         EventFile::Format => crate::synthetic::format_text(status),
     })
-}
-
-/// A fault of a filter that is in one of its fields.
-fn wrong_field(text: &str, error: ProbeError) -> TracerError {
-    let (id, name) = match &error {
-        ProbeError::Filter { error: FieldError::NoSuch(name), .. } => ("FIELD_NOT_FOUND", name),
-        ProbeError::Filter { error, .. } => ("ILLEGAL_FIELD_OP", error.field()),
-        _ => return error.into(),
-    };
-    let position = Some(field_fault(text, name));
-    TracerError { position, id: Some(id), ..TracerError::from(error) }
-}
-
-/// Sets a filter; `0` takes it away.
-pub(crate) fn set_filter(
-    engine: &Engine,
-    log: &mut ErrorLog,
-    (group, event): (&str, &str),
-    text: &str,
-) -> Result<(), TracerError> {
-    let text = text.trim();
-    if text == "0" {
-        return Ok(engine.set_filter(group, event, None)?);
-    }
-    let filter = text.parse::<WrittenFilter>().map_err(TracerError::from);
-    let set = filter.and_then(|filter| {
-        let set = engine.set_filter(group, event, Some(filter));
-        set.map_err(|error| wrong_field(text, error))
-    });
-    set.inspect_err(|error| {
-        let line = text.lines().next().unwrap_or_default().to_owned();
-        let column = error.position.unwrap_or_default().min(line.len());
-        log.add(engine.micros(), FILTER_PART, &error.message, (line, column));
-    })
-}
-
-/// Sets a filter for each event of a group that has its fields; `0` removes the filters of all.
-///
-/// # Errors
-/// [`TracerError`]: EINVAL if no event has its fields.
-pub(crate) fn set_group_filter(
-    engine: &Engine,
-    log: &mut ErrorLog,
-    group: &str,
-    events: &[ListedEvent],
-    text: &str,
-) -> Result<(), TracerError> {
-    let text = text.trim();
-    let events: BTreeSet<&str> = events.iter().map(|listed| &*listed.event).collect();
-    let refused = match text {
-        "0" => set_where_fields_match(engine, group, events, None)?,
-        _ => match text.parse::<WrittenFilter>() {
-            Ok(filter) => set_where_fields_match(engine, group, events, Some(&filter))?,
-            Err(error) => Some(error.into()),
-        },
-    };
-    let Some(TracerError { message, .. }) = refused else { return Ok(()) };
-    let message = format!("no event of the group `{group}` takes this filter: {message}");
-    let line = text.lines().next().unwrap_or_default().to_owned();
-    log.add(engine.micros(), FILTER_PART, &message, (line, 0));
-    let (position, id) = (Some(0), Some("BAD_SUBSYS_FILTER"));
-    Err(TracerError { position, id, ..TracerError::new("EINVAL", message) })
-}
-
-/// Sets a filter for each event that has its fields. Returns the first refusal if there is no such
-/// event. Events that were deleted meanwhile are passed over.
-fn set_where_fields_match<'a>(
-    engine: &Engine,
-    group: &str,
-    events: impl IntoIterator<Item = &'a str>,
-    filter: Option<&WrittenFilter>,
-) -> Result<Option<TracerError>, TracerError> {
-    let (mut is_set, mut refused) = (false, None);
-    for event in events {
-        match engine.set_filter(group, event, filter.cloned()) {
-            Ok(()) => is_set = true,
-            Err(ProbeError::NoSuchProbe(_)) => {}
-            Err(error @ (ProbeError::Filter { .. } | ProbeError::Trigger(_))) => {
-                refused.get_or_insert(error);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(refused.filter(|_| !is_set).map(TracerError::from))
 }

@@ -12,8 +12,8 @@ use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
 use crate::pages::PageWriter;
 use crate::{
-    buffer, commands, event, format, kprobes, lines, numbers, pages, record, ring, set_event,
-    synthetic, trigger,
+    buffer, commands, event, filter, format, kprobes, lines, numbers, pages, record, ring,
+    set_event, synthetic, trigger,
 };
 
 /// Text of the file `snapshot` without a snapshot.
@@ -26,8 +26,8 @@ const README: &str = include_str!("readme.txt");
 const TRACER: &str = "nop";
 
 /// Text of the file `filter` of a group.
-const GROUP_FILTER: &str = "# Write a filter here to set it for each event of the group that has \
-                            its fields.\n# Write 0 to remove the filters of all events.\n";
+const GROUP_FILTER: &str = "# Write a filter here to set it for each event of the group; those that \
+                            lack its fields have none then.\n# Write 0 to remove the filters of all events.\n";
 
 /// Events of a snapshot that are read at once.
 const SNAPSHOT_PART: usize = 1024;
@@ -413,13 +413,13 @@ impl Tracer {
             Node::Enable(..) => event::enable(engine, &self.events_of(&node), text),
             Node::GroupFilter(group) => {
                 let (log, events) = (&mut lock(&self.log), self.events_of(&node));
-                event::set_group_filter(engine, log, group, &events, text)
+                filter::set_of_group(engine, log, group, &events, text)
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
                 trigger::write(engine, &mut lock(&self.log), (group, event), text)
             }
             Node::OfEvent(group, event, _) => {
-                event::set_filter(engine, &mut lock(&self.log), (group, event), text)
+                filter::set(engine, &mut lock(&self.log), (group, event), text)
             }
             _ => Err(read_only(path)),
         }

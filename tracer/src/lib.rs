@@ -8,6 +8,7 @@ mod error;
 mod event;
 mod fault;
 mod files;
+mod filter;
 mod format;
 mod hist;
 mod kprobes;

@@ -5,8 +5,6 @@ use std::fmt::Write;
 
 /// Faults that are kept (TRACING_LOG_ERRS_MAX).
 const KEPT: usize = 8;
-/// The part that faults of filters are of, also in triggers.
-pub(crate) const FILTER_PART: &str = "event filter parse error";
 /// Text before a command.
 const COMMAND: &str = "  Command: ";
 

@@ -1,12 +1,12 @@
 //! Triggers of events: the files `trigger` and `hist`.
 
-use exoprobe_probes::definition::FieldError;
-use exoprobe_probes::trigger::parse_trigger;
+use exoprobe_probes::trigger::{parse_trigger, split_trigger};
 use exoprobe_probes::{Engine, ProbeError};
 
 use crate::error::TracerError;
 use crate::fault::field_fault;
-use crate::log::{ErrorLog, FILTER_PART};
+use crate::filter::{self, Refusal};
+use crate::log::ErrorLog;
 
 /// Text of the file `trigger` without triggers.
 const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n";
@@ -34,14 +34,54 @@ pub(crate) fn write(
     if text.is_empty() {
         return Ok(());
     }
-    let set = parse_trigger(text).map_err(TracerError::from).and_then(|command| {
-        engine.set_trigger(group, event, command).map_err(|error| fault(text, error))
-    });
-    set.inspect_err(|error| log_fault(engine, log, (group, event), text, error))
+    match set(engine, (group, event), text)? {
+        Ok(()) => Ok(()),
+        Err(Fault::Command(error)) => {
+            log_fault(engine, log, (group, event), text, &error);
+            Err(error)
+        }
+        Err(Fault::Condition((start, condition), refusal)) => {
+            refusal.log(engine, log, condition);
+            Err(refusal.at(start))
+        }
+    }
 }
 
-/// Logs a fault as the kernel does: of a histogram as that event's, of another trigger nothing but
-/// its filter.
+/// The part of a command that is at fault.
+enum Fault<'a> {
+    Command(TracerError),
+    /// The condition, with its column.
+    Condition((usize, &'a str), Refusal),
+}
+
+/// As [`write`]; of several faults, that of the condition comes last.
+fn set<'a>(
+    engine: &Engine,
+    (group, event): (&str, &str),
+    text: &'a str,
+) -> Result<Result<(), Fault<'a>>, ProbeError> {
+    let split = split_trigger(text).filter(|_| !text.starts_with('!'));
+    if let Some((command, condition)) = split
+        && let Err(refusal) = filter::parse(engine, (group, event), condition.1)?
+    {
+        let checked = parse_trigger(command).map_err(ProbeError::Syntax);
+        let checked = checked.and_then(|command| engine.check_trigger(group, event, command));
+        return Ok(Err(match checked {
+            Ok(()) => Fault::Condition(condition, refusal),
+            Err(error) => Fault::Command(fault(text, error)),
+        }));
+    }
+    let parsed = parse_trigger(text).map_err(ProbeError::Syntax);
+    let set = parsed.and_then(|command| engine.set_trigger(group, event, command));
+    Ok(set.map_err(|error| match split {
+        Some((_, condition)) if Refusal::is_of(&error) => {
+            Fault::Condition(condition, Refusal::of(condition.1, &error))
+        }
+        _ => Fault::Command(fault(text, error)),
+    }))
+}
+
+/// Logs a fault as the kernel does: of a histogram as that event's, of another trigger nothing.
 fn log_fault(
     engine: &Engine,
     log: &mut ErrorLog,
@@ -50,31 +90,22 @@ fn log_fault(
     error: &TracerError,
 ) {
     let line = text.lines().next().unwrap_or_default();
-    let position = error.position.unwrap_or_default().min(line.len());
-    let filter = line.find(" if ").map(|at| at + " if ".len());
-    match filter.filter(|start| position >= *start) {
-        Some(start) => {
-            let command = line.get(start..).unwrap_or_default().to_owned();
-            log.add(engine.micros(), FILTER_PART, &error.message, (command, position - start));
-        }
-        None if line.trim_start_matches('!').starts_with("hist") => {
-            let part = format!("hist:{group}:{event}");
-            log.add(engine.micros(), &part, &error.message, (line.to_owned(), position));
-        }
-        None => {}
+    if line.trim_start_matches('!').starts_with("hist") {
+        let position = error.position.unwrap_or_default().min(line.len());
+        let part = format!("hist:{group}:{event}");
+        log.add(engine.micros(), &part, &error.message, (line.to_owned(), position));
     }
 }
 
-/// Which part of a command the engine does not take.
+/// Which part of a command is at fault.
 fn fault(text: &str, error: ProbeError) -> TracerError {
-    let (id, name) = match &error {
-        ProbeError::Filter { error: FieldError::NoSuch(name), .. } => {
-            ("FIELD_NOT_FOUND", Some(name.as_str()))
+    match error {
+        ProbeError::Syntax(error) => error.into(),
+        ProbeError::Trigger(trigger) => {
+            let (id, name) = trigger.fault();
+            let position = Some(name.map_or(0, |name| field_fault(text, name)));
+            TracerError { position, id: Some(id), ..TracerError::from(ProbeError::from(trigger)) }
         }
-        ProbeError::Filter { error, .. } => ("ILLEGAL_FIELD_OP", Some(error.field().as_str())),
-        ProbeError::Trigger(error) => error.fault(),
-        _ => return error.into(),
-    };
-    let position = Some(name.map_or(0, |name| field_fault(text, name)));
-    TracerError { position, id: Some(id), ..TracerError::from(error) }
+        error => error.into(),
+    }
 }

@@ -151,9 +151,8 @@ fn status_of(code: &str) -> StatusCode {
         "EEXIST" | "EBUSY" | "EBADF" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" | "ENXIO" => {
             StatusCode::CONFLICT
         }
-        "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" | "EDOM" => {
-            StatusCode::UNPROCESSABLE_ENTITY
-        }
+        "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" | "EDOM"
+        | "EPERM" | "ESRCH" => StatusCode::UNPROCESSABLE_ENTITY,
         "EACCES" => StatusCode::FORBIDDEN,
         "EISDIR" => StatusCode::METHOD_NOT_ALLOWED,
         "EAGAIN" | "ECANCELED" => StatusCode::SERVICE_UNAVAILABLE,

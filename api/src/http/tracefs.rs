@@ -85,7 +85,13 @@ impl From<exoprobe_tracer::Item> for FolderEntry {
 
 impl From<TracerError> for Problem {
     fn from(error: TracerError) -> Self {
-        let mut problem = Self::new(error.errno, error.message);
+        let mut problem = match (error.errno, error.position) {
+            // The text that was written has it; the file exists.
+            ("ENOENT", Some(_)) => {
+                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, error.errno, error.message)
+            }
+            _ => Self::new(error.errno, error.message),
+        };
         (problem.line, problem.position, problem.id) = (error.line, error.position, error.id);
         problem
     }

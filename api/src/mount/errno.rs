@@ -13,10 +13,10 @@ macro_rules! errnos {
 
 /// Errors that a service may answer with. Left out are those that the kernel takes as the file
 /// system's own (ENOSYS, ENOTCONN) or of the wait (EINTR).
-const ERRNOS: [(&str, i32); 33] = errnos![
+const ERRNOS: [(&str, i32); 34] = errnos![
     E2BIG EACCES EADDRNOTAVAIL EAGAIN EBADF EBUSY EDOM EEXIST EFAULT EFBIG EILSEQ EINVAL EIO EISDIR ELOOP
     EMEDIUMTYPE EMSGSIZE ENAMETOOLONG ENODATA ENODEV ENOENT ENOMEM ENOSPC ENOTDIR ENOTEMPTY ENXIO
-    EOPNOTSUPP EOVERFLOW EPERM ERANGE EROFS ESHUTDOWN ETXTBSY
+    EOPNOTSUPP EOVERFLOW EPERM ERANGE EROFS ESHUTDOWN ESRCH ETXTBSY
 ];
 
 /// The errno of a request that failed. A service that is gone is ECONNREFUSED: ENOTCONN would be

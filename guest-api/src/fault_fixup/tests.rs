@@ -91,10 +91,72 @@ fn a_stub_replaces_an_address_in_the_slots_by_that_of_the_slot() {
     for (vector, rip, cs, at) in
         [(6, "8", "10h", "FFFFFFFF81200060"), (14, "10h", "18h", "FFFFFFFF812000E0")]
     {
-        let gate = target(&ram, mode, vector).unwrap();
-        let out = format!("{:X}", gate.0 + 45);
-        assert_eq!(code_at(&hidden, gate), expected(rip, cs, &out, at), "{vector}");
+        let stub = Stub::Fault(vector).at(&hidden).unwrap();
+        let out = format!("{:X}", stub.0 + 45);
+        assert_eq!(code_at(&hidden, stub), expected(rip, cs, &out, at), "{vector}");
+        assert!(
+            Way::from(&hidden, target(&ram, mode, vector).unwrap()).passes(Stub::Fault(vector))
+        );
     }
+}
+
+#[test]
+fn a_guarded_load_goes_on_after_its_fault_and_others_are_the_guests() {
+    let (ram, mode, hidden) = booted();
+    install(&ram, &hidden, mode, IDT, LIMIT).unwrap();
+    let detours = hidden.detour_window().unwrap();
+    assert_eq!((detours.gva.0, detours.len), (0xffff_ffff_ff88_0000, 0x8_0000));
+    for vector in 0..32 {
+        let way = Way::from(&hidden, target(&ram, mode, vector).unwrap());
+        assert_eq!(way.passes(Stub::Load(vector)), [13, 14].contains(&vector), "{vector}");
+        assert!(!way.passes(Stub::LoadFixup(vector)), "{vector}");
+    }
+    for vector in [13, 14] {
+        let front = target(&ram, mode, vector).unwrap();
+        let [slots, fixup] =
+            [Stub::Fault(vector), Stub::LoadFixup(vector)].map(|stub| stub.at(&hidden).unwrap());
+        let expected = [
+            "push rax".to_owned(),
+            "mov rax,[rsp+10h]".to_owned(),
+            "sub rax,0FFFFFFFFFF880000h".to_owned(),
+            "cmp rax,80000h".to_owned(),
+            "pop rax".to_owned(),
+            format!("jb near 0{:X}h", fixup.0),
+            format!("jmp 0{:X}h", slots.0),
+        ];
+        assert_eq!(code_at(&hidden, front), expected, "{vector}");
+        let out = format!("0{:X}h", fixup.0 + 39);
+        let expected = [
+            "test byte [rsp+10h],3".to_owned(),
+            format!("jne short {out}"),
+            "push rax".to_owned(),
+            "mov rax,[rsp+10h]".to_owned(),
+            "cmp dword [rax],8B483E3Eh".to_owned(),
+            "pop rax".to_owned(),
+            format!("jne short {out}"),
+            "add qword [rsp+8],5".to_owned(),
+            "or byte [rsp+18h],1".to_owned(),
+            "add rsp,8".to_owned(),
+            "iretq".to_owned(),
+            format!("jmp 0{:X}h", slots.0),
+        ];
+        assert_eq!(code_at(&hidden, fixup), expected, "{vector}");
+    }
+}
+
+/// As a snapshot has it that was taken before there were guarded loads.
+#[test]
+fn a_gate_that_has_the_one_stub_gets_the_other() {
+    let (ram, mode, hidden) = booted();
+    let gate = idt::gate(&ram, mode, (IDT, LIMIT), PAGE_FAULT).unwrap().unwrap();
+    let slots = hidden.code_window().unwrap();
+    let code = slot_stub(&hidden, slots, (PAGE_FAULT, true), gate.target()).unwrap();
+    code.write(&hidden);
+    gate.to(code.gva).unwrap().store(&ram).unwrap();
+    install(&ram, &hidden, mode, IDT, LIMIT).unwrap();
+    let way = Way::from(&hidden, target(&ram, mode, PAGE_FAULT).unwrap());
+    assert!(way.passes(Stub::Fault(PAGE_FAULT)) && way.passes(Stub::Load(PAGE_FAULT)));
+    assert_eq!(way.end, handler(PAGE_FAULT));
 }
 
 #[test]
@@ -162,7 +224,7 @@ fn stubs_stand_one_behind_the_other_in_either_order() {
             assist(&ram, &hidden);
         }
         let front = target(&ram, mode, PAGE_FAULT).unwrap();
-        for stub in [Stub::SystemCall, Stub::Fault(PAGE_FAULT)] {
+        for stub in [Stub::SystemCall, Stub::Fault(PAGE_FAULT), Stub::Load(PAGE_FAULT)] {
             assert!(Way::from(&hidden, front).passes(stub), "{stub:?}");
         }
         assert!(!Way::from(&hidden, front).passes(Stub::Fault(13)));

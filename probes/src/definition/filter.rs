@@ -109,6 +109,12 @@ pub enum Field {
     Cpu,
     /// `comm`: the name of the current task.
     Comm,
+    /// `__probe_ip`, of a return probe `__probe_func`: the probe's address.
+    At,
+    /// `__probe_ret_ip`: where a return probe's function returned to.
+    ReturnedTo,
+    /// A number that is known before the hit.
+    Known(u64),
 }
 
 /// The value of a field.
@@ -197,9 +203,7 @@ impl Field {
     fn number(self, word: u64) -> (u64, bool) {
         match self {
             Self::Arg { kind, .. } => (kind.narrow(word), kind.is_signed()),
-            Self::Pid | Self::Cpu | Self::Text { .. } | Self::UserText { .. } | Self::Comm => {
-                (word, false)
-            }
+            _ => (word, false),
         }
     }
 }

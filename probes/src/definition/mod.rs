@@ -4,8 +4,13 @@ mod action;
 mod argument;
 mod error;
 mod fetch;
+mod field_kind;
 mod filter;
+mod filter_balance;
+mod filter_cpus;
+mod filter_fault;
 mod filter_text;
+mod kind;
 mod language;
 mod names;
 mod number;
@@ -18,7 +23,10 @@ pub use action::Action;
 pub(crate) use argument::Argument;
 pub use error::ParseError;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
+pub use field_kind::{FieldKind, FieldKinds};
 pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
+pub use filter_fault::{FilterError, FilterFault, RefusedFilter};
+pub use kind::ProbeKind;
 pub(crate) use language::{BODY_MAX, parse_place};
 pub use language::{
     Command, Deletion, definition_lines, normalised, parse_command, parse_conditional, parse_line,
@@ -28,9 +36,11 @@ pub use names::{
     ARG_NAME_MAX, ARGS_MAX, COMM_FIELD, CPU_FIELD, DEFAULT_GROUP, MAXACTIVE_MAX, NAME_MAX,
     PID_FIELD, RECORD_MAX, is_event_name,
 };
-pub(crate) use names::{STACK_WORDS, USER_TEXT, is_arg_name};
+pub(crate) use names::{
+    FUNCTION_FIELD, IP_FIELD, RETURN_IP_FIELD, STACK_WORDS, USER_TEXT, is_arg_name,
+};
 pub(crate) use number::parse_number;
-pub use probe::{Flag, ProbeDefinition, ProbeKind, ReturnMode};
+pub use probe::{Flag, ProbeDefinition, ReturnMode};
 pub use register::{Register, Segment, UnknownRegister};
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
 pub use written_filter::WrittenFilter;

@@ -30,6 +30,15 @@ pub const COMM_FIELD: &str = "comm";
 /// Field of a filter: number of the vCPU.
 pub const CPU_FIELD: &str = "CPU";
 
+/// Field of a filter: address of a kprobe.
+pub(crate) const IP_FIELD: &str = "__probe_ip";
+
+/// Field of a filter: address of a return probe's function.
+pub(crate) const FUNCTION_FIELD: &str = "__probe_func";
+
+/// Field of a filter: where a return probe's function returns to.
+pub(crate) const RETURN_IP_FIELD: &str = "__probe_ret_ip";
+
 /// Suffix of an address in a filter: the user's text at it.
 pub(crate) const USER_TEXT: &str = ".ustring";
 
@@ -45,9 +54,9 @@ const RESERVED: [&str; 8] = [
     "common_preempt_count",
     "common_pid",
     "common_tgid",
-    "__probe_ip",
-    "__probe_ret_ip",
-    "__probe_func",
+    IP_FIELD,
+    RETURN_IP_FIELD,
+    FUNCTION_FIELD,
 ];
 
 pub(super) fn is_reserved(name: &str) -> bool {

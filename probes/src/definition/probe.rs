@@ -7,31 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::action::Action;
 use super::fetch::{Fetch, FetchArg};
+use super::kind::ProbeKind;
 use super::names::{DEFAULT_GROUP, NAME_MAX, unnamed};
 use super::number::hex_address;
 use super::written_filter::WrittenFilter;
-
-/// Kind of a probe, as in the second column of kprobes/list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub enum ProbeKind {
-    /// A kprobe.
-    #[default]
-    #[serde(rename = "k")]
-    Kprobe,
-    /// A return probe: fires when the function returns.
-    #[serde(rename = "r")]
-    Kretprobe,
-}
-
-impl ProbeKind {
-    /// The letter of kprobe_events and of made-up names.
-    fn letter(self) -> char {
-        match self {
-            Self::Kprobe => 'p',
-            Self::Kretprobe => 'r',
-        }
-    }
-}
 
 /// The place at which a return probe follows a return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]

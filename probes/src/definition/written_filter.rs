@@ -6,7 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::error::ParseError;
+use super::field_kind::FieldKinds;
 use super::filter::Filter;
+use super::filter_fault::FilterError;
+use super::filter_text;
 
 /// A filter, and its text, which is shown in place of it.
 #[derive(Clone, Debug)]
@@ -21,19 +24,29 @@ impl WrittenFilter {
     pub fn expression(&self) -> &Filter {
         &self.expression
     }
+
+    /// Parses a filter over these fields, and keeps the blanks before it.
+    ///
+    /// # Errors
+    /// [`FilterError`]: the first fault that the kernel's tracer finds.
+    pub fn parse(text: &str, fields: &FieldKinds) -> Result<Self, FilterError> {
+        Ok(Self::written(text.trim_ascii_end(), filter_text::parse(text, fields)?))
+    }
+
+    fn written(text: &str, expression: Filter) -> Self {
+        // The tracer's files have a line for each filter.
+        match text.contains(char::is_control) {
+            true => expression.into(),
+            false => Self { text: text.into(), expression },
+        }
+    }
 }
 
 impl FromStr for WrittenFilter {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let expression: Filter = text.parse()?;
-        let text = text.trim();
-        // The tracer's files have a line for each filter.
-        match text.contains(char::is_control) {
-            true => Ok(expression.into()),
-            false => Ok(Self { text: text.into(), expression }),
-        }
+        Ok(Self::written(text.trim(), text.parse()?))
     }
 }
 

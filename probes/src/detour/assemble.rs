@@ -1,13 +1,14 @@
 //! The whole code of a detour, or of a pool's returns.
 
-use exoprobe_guest::Gva;
+use exoprobe_guest::{Gva, guarded_load};
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{BlockEncoderOptions, IcedError};
 
 use super::Region;
 use super::code::{Code, DetourFrame, Labels};
+use super::loaded::has_text_room;
 use super::pool::{Pool, STUB_LEN};
-use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX};
+use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX, Value};
 use crate::insn;
 
 /// push imm32
@@ -44,6 +45,7 @@ impl Detour {
         let frame = DetourFrame { scratch, keeps_return, ..DetourFrame::default() };
         let mut plan = Plan::new(region.at(), blocks, frame)?;
         let code = &mut plan.code;
+        code.filter_first(blocks, env, &plan.labels)?;
         code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
@@ -56,6 +58,10 @@ impl Detour {
         let mut detour = plan.finish(at)?;
         for insn in region.insns() {
             insn.copy_to(at, &mut detour.bytes)?;
+        }
+        let displaced = &detour.bytes[detour.displaced..];
+        if displaced.windows(guarded_load::MARK.len()).any(|bytes| bytes == guarded_load::MARK) {
+            return Err(DetourError::LooksGuarded);
         }
         if let Some(next) = region.next() {
             insn::jump_to(at, &mut detour.bytes, next)?;
@@ -121,12 +127,16 @@ struct Plan {
 impl Plan {
     /// Begins with the branches out of the main path, and the saving of registers.
     fn new(probed: Gva, blocks: &[Block], frame: DetourFrame) -> Result<Self, DetourError> {
-        let loads = blocks.iter().flat_map(|block| block.task.values());
-        let loads = loads.filter(|value| value.is_loaded()).count();
+        let values = blocks.iter().flat_map(|block| block.task.values());
+        let loads: usize = values.clone().map(Value::words).sum();
         if loads > LOADS_MAX {
             return Err(DetourError::TooManyLoads);
         }
         let loads = i32::try_from(loads).expect("at most 16");
+        let has_texts = values.into_iter().any(Value::is_text);
+        if has_texts && !blocks.iter().all(|block| has_text_room(block.task.values())) {
+            return Err(DetourError::NoTextRoom);
+        }
         let mut a = CodeAssembler::new(64)?;
         let label = |a: &mut CodeAssembler| Labels {
             full: a.create_label(),
@@ -135,7 +145,7 @@ impl Plan {
         };
         let labels: Vec<Labels> = blocks.iter().map(|_| label(&mut a)).collect();
         let mut entry = a.create_label();
-        let mut code = Code::new(a, probed, DetourFrame { loads, ..frame });
+        let mut code = Code::new(a, probed, DetourFrame { loads, has_texts, ..frame });
         for (block, labels) in blocks.iter().zip(&labels) {
             match &block.task {
                 BlockAction::Count => {}

@@ -8,18 +8,19 @@
 //!
 //! Values from memory are loaded onto the stack before anything is counted. If one may not be
 //! mapped, the detour rings its doorbell instead: all registers are restored, and an int3 makes the
-//! VMM handle the hit.
+//! VMM handle the hit. Texts are measured then, and copied into the record later.
 
 use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+use super::loaded::{loads, text_bytes, texts};
 use super::pool::{ENTERED, RETURN, SHOWS, kept_word};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
 use super::spec::{Block, BlockAction, DetourEnv, DetourError, Mapped, Value};
-use crate::definition::{Register, Segment};
+use crate::definition::{Field, Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
@@ -55,12 +56,6 @@ fn in_task(offset: u32) -> i32 {
     i32::try_from(offset).expect("within a task")
 }
 
-/// Number of values that are loaded from memory.
-pub(super) fn loads(values: &[Value]) -> i32 {
-    let loaded = values.iter().filter(|value| value.is_loaded()).count();
-    i32::try_from(loaded).expect("at most 16")
-}
-
 /// Reads the time-stamp counter into RAX; uses RDX.
 pub(super) fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.rdtsc()?;
@@ -75,6 +70,8 @@ pub(super) struct DetourFrame {
     pub(super) scratch: bool,
     /// Words loaded from memory.
     pub(super) loads: i32,
+    /// Above them is a copy of the record's address: set if it has texts.
+    pub(super) has_texts: bool,
     /// Above them is a copy of the call's return address: set if several probes follow the call, as
     /// the first overwrites the original with its stub.
     pub(super) keeps_return: bool,
@@ -86,7 +83,17 @@ pub(super) struct DetourFrame {
 impl DetourFrame {
     /// Words below the saved registers.
     fn words(self) -> i32 {
-        self.loads + i32::from(self.keeps_return)
+        self.loads + i32::from(self.has_texts) + i32::from(self.keeps_return)
+    }
+
+    /// Operand of a word loaded from memory.
+    pub(super) fn loaded(index: i32) -> AsmMemoryOperand {
+        qword_ptr(rsp + index * SAVED)
+    }
+
+    /// Operand of the record's address.
+    pub(super) fn record(self) -> AsmMemoryOperand {
+        qword_ptr(rsp + self.loads * SAVED)
     }
 
     /// Operand of a saved register.
@@ -96,7 +103,7 @@ impl DetourFrame {
 
     /// Operand of the return address that is kept.
     pub(super) fn kept_return(self) -> AsmMemoryOperand {
-        qword_ptr(rsp + self.loads * SAVED)
+        qword_ptr(rsp + (self.loads + i32::from(self.has_texts)) * SAVED)
     }
 
     /// Offset of the word above the registers: the return address at a function's entry, or an
@@ -122,14 +129,26 @@ pub(super) struct Code {
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
     /// Number of words loaded so far, and number of those recorded by the blocks so far.
-    loaded: i32,
+    pub(super) loaded: i32,
     pub(super) recorded: i32,
+    /// The filter of the only block has been evaluated.
+    has_filtered: bool,
 }
 
 impl Code {
     pub(super) fn new(mut a: CodeAssembler, at: Gva, frame: DetourFrame) -> Self {
         let (doorbell, displaced) = (a.create_label(), a.create_label());
-        Self { a, at, frame, doorbell, displaced, int3: None, loaded: 0, recorded: 0 }
+        Self {
+            a,
+            at,
+            frame,
+            doorbell,
+            displaced,
+            int3: None,
+            loaded: 0,
+            recorded: 0,
+            has_filtered: false,
+        }
     }
 
     pub(super) fn enter(&mut self) -> Result<(), IcedError> {
@@ -194,18 +213,67 @@ impl Code {
         Ok(self.a.jmp(done)?)
     }
 
+    /// Evaluates the filter of a detour's only block before any memory is read, if it needs none.
+    pub(super) fn filter_first(
+        &mut self,
+        blocks: &[Block],
+        env: &DetourEnv,
+        labels: &[Labels],
+    ) -> Result<(), DetourError> {
+        let ([block], [labels]) = (blocks, labels) else { return Ok(()) };
+        let BlockAction::Record { values, filter: Some(filter) } = &block.task else {
+            return Ok(());
+        };
+        let is_loaded = |field| match field {
+            Field::Arg { index, .. } => values.get(index).is_none_or(Value::is_loaded),
+            _ => false,
+        };
+        if !filter.asks_for(&is_loaded) {
+            self.go_if((filter, false), values, env, labels.filtered)?;
+            self.has_filtered = true;
+        }
+        Ok(())
+    }
+
     /// Loads all values from memory, and checks whether the present call can be followed; rings the
     /// doorbell otherwise. Nothing is counted before.
     pub(super) fn prove(&mut self, blocks: &[Block], env: &DetourEnv) -> Result<(), DetourError> {
         if blocks.iter().any(|block| block.task.is_follow()) {
             self.is_first_to_follow(&env.hidden)?;
         }
+        if env.may_have_smap && blocks.iter().any(|block| block.task.is_guarded()) {
+            self.allow_user_memory()?;
+        }
         for block in blocks {
-            for value in block.task.values().iter().filter(|value| value.is_loaded()) {
-                self.evaluate(value, env)?;
-                self.a.mov(qword_ptr(rsp + self.loaded * SAVED), rax)?;
-                self.loaded += 1;
+            let values = block.task.values();
+            for value in values.iter().filter(|value| value.is_loaded()) {
+                match value {
+                    Value::Text { offset, base, user } => {
+                        self.place_of((base, *offset), env)?;
+                        self.is_text_there(*user, env)?;
+                        self.measure(text_bytes(values))?;
+                    }
+                    _ => {
+                        self.evaluate(value, env)?;
+                        self.a.mov(DetourFrame::loaded(self.loaded), rax)?;
+                    }
+                }
+                self.loaded += loads(std::slice::from_ref(value));
             }
+        }
+        Ok(())
+    }
+
+    /// Loads the sum of a value and an offset into RAX.
+    fn place_of(
+        &mut self,
+        (base, offset): (&Value, i64),
+        env: &DetourEnv,
+    ) -> Result<(), DetourError> {
+        self.evaluate(base, env)?;
+        if offset != 0 {
+            self.a.mov(rcx, offset)?;
+            self.a.add(rax, rcx)?;
         }
         Ok(())
     }
@@ -223,14 +291,15 @@ impl Code {
                 a.jne(self.doorbell)?;
             }
             Value::Fixed(at) => self.a.mov(rax, at.0)?,
-            Value::Deref { offset, base } => {
-                self.evaluate(base, env)?;
-                if *offset != 0 {
-                    self.a.mov(rcx, *offset)?;
-                    self.a.add(rax, rcx)?;
-                }
+            Value::Deref { offset, base, user: true } => {
+                self.place_of((base, *offset), env)?;
+                return Ok(self.load_of_user()?);
+            }
+            Value::Deref { offset, base, user: false } => {
+                self.place_of((base, *offset), env)?;
                 self.is_mapped(&env.mapped)?;
             }
+            Value::Text { .. } => unreachable!("its bytes are no word"),
             Value::Register(_)
             | Value::Segment(_)
             | Value::StackPointer
@@ -248,7 +317,7 @@ impl Code {
 
     /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page in which
     /// the registers were just saved: those of system calls are often there.
-    fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
+    pub(super) fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
         let a = &mut self.a;
         let mut found = a.create_label();
         a.mov(rcx, rsp)?;
@@ -278,10 +347,10 @@ impl Code {
         mut labels: Labels,
     ) -> Result<(), DetourError> {
         let BlockAction::Record { values, filter } = &block.task else { return Ok(()) };
-        if let Some(filter) = filter {
+        if let Some(filter) = filter.as_ref().filter(|_| !self.has_filtered) {
             self.go_if((filter, false), values, env, labels.filtered)?;
         }
-        self.reserve(values.len(), env, labels)?;
+        self.reserve(values, env, labels)?;
         let a = &mut self.a;
         read_tsc(a)?;
         a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
@@ -298,6 +367,7 @@ impl Code {
             let from = self.value_of(values, index, env)?;
             self.a.mov(qword_ptr(rcx + at), from)?;
         }
+        self.copy_texts(values)?;
         self.recorded += loads(values);
         let a = &mut self.a;
         a.mov(dword_ptr(rcx), ring::header(block.number, values.len()).cast_signed())?;
@@ -308,7 +378,7 @@ impl Code {
     /// Reserves a record in the CPU's ring; RCX becomes its address.
     fn reserve(
         &mut self,
-        values: usize,
+        values: &[Value],
         env: &DetourEnv,
         labels: Labels,
     ) -> Result<(), DetourError> {
@@ -325,7 +395,10 @@ impl Code {
         }
         a.mov(rax, qword_ptr(rcx + RING_HEAD))?;
         a.set_label(&mut again)?;
-        a.lea(rdx, ptr(rax + ring::record_bytes(values)))?;
+        a.lea(rdx, ptr(rax + ring::record_bytes(values.len())))?;
+        for (_, at) in texts(self.recorded, values) {
+            a.add(rdx, DetourFrame::loaded(at + 1))?;
+        }
         a.cmp(rdx, qword_ptr(rcx + RING_LIMIT))?;
         a.ja(labels.full)?;
         a.lock().cmpxchg(qword_ptr(rcx + RING_HEAD), rdx)?;
@@ -345,9 +418,9 @@ impl Code {
         if !value.is_loaded() {
             return self.value(value, env);
         }
-        // In the order in which they were loaded.
+        // In the order in which they were loaded; the length of a text is after its address.
         let before = self.recorded + loads(&values[..index]);
-        self.a.mov(rax, qword_ptr(rsp + before * SAVED))?;
+        self.a.mov(rax, DetourFrame::loaded(before + i32::from(value.is_text())))?;
         Ok(rax)
     }
 
@@ -394,7 +467,7 @@ impl Code {
             Value::Register(Register::R15) => return Ok(r15),
             Value::Segment(Segment::Cs) => a.mov(eax, cs)?,
             Value::Segment(Segment::Ss) => a.mov(eax, ss)?,
-            Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
+            Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } | Value::Text { .. } => {
                 unreachable!("it is loaded")
             }
             Value::Constant(number) => a.mov(rax, *number)?,

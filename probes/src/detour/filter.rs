@@ -55,9 +55,14 @@ impl Code {
             }
             Field::Pid => (self.pid(env)?, false),
             Field::Cpu => (self.cpu(env)?, false),
+            Field::Known(number) => {
+                self.a.mov(rax, number)?;
+                (rax, false)
+            }
             Field::Text { .. } | Field::UserText { .. } | Field::Comm => {
                 return Err(DetourError::Text);
             }
+            Field::At | Field::ReturnedTo => return Err(DetourError::NoAddress),
         };
         let a = &mut self.a;
         match (comparison, i32::try_from(operand.cast_signed())) {

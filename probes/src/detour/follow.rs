@@ -3,7 +3,8 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::code::{Code, Labels, imm32, loads, read_tsc, word_at};
+use super::code::{Code, Labels, imm32, read_tsc, word_at};
+use super::loaded::loads;
 use super::pool::{ENTERED, FAULTS, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB, kept_word};
 use super::spec::{DetourEnv, DetourError, Mapped, Value};
 

@@ -15,6 +15,7 @@ mod assemble;
 mod code;
 mod filter;
 mod follow;
+mod loaded;
 #[cfg(any(test, feature = "testing"))]
 mod plain;
 mod pool;
@@ -22,13 +23,14 @@ mod region;
 mod ring;
 mod spec;
 mod targets;
+mod text;
 
 pub use assemble::Detour;
 #[cfg(any(test, feature = "testing"))]
 pub use plain::PlainWords;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{JMP_LEN, Obstacle, Region, TextFacts};
-pub use ring::{CorruptRing, GuestRecord, GuestRing, RETURN_VALUES, Words};
+pub use ring::{CorruptRing, GuestRecord, GuestRing, RETURN_VALUES, RecordShape, Words};
 pub use spec::{
     Block, BlockAction, COUNTER, Current, DetourEnv, DetourError, LOADS_MAX, Mapped, Value,
 };

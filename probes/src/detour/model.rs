@@ -10,7 +10,7 @@ use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
 use super::ring::tests::{LEN, write};
-use super::{FollowedCall, GuestRecord, GuestRing, Pool, PoolMemory, Words};
+use super::{FollowedCall, GuestRecord, GuestRing, Pool, PoolMemory, RecordShape, Words};
 use crate::shuttled::check;
 
 /// Words at each of whose accesses another thread may go on.
@@ -62,7 +62,8 @@ fn a_ring_loses_no_record_while_a_vcpu_writes_and_the_host_reads() {
                 assert_eq!(record.args, [next, !next]);
                 next += 1;
             };
-            ring.drain(&*words, |_| Some(2), take).unwrap();
+            let shape = RecordShape { args: 2, ..RecordShape::default() };
+            ring.drain(&*words, |_| Some(shape), take).unwrap();
             thread::yield_now();
         }
         vcpu.join().unwrap();

@@ -11,7 +11,8 @@
 //!
 //! A record: a header (zero until the record is complete: number of its block, and of its
 //! arguments) and the current task's number, 32 bits each; time stamp; the task's name, 128 bits;
-//! arguments, 64 bits each. The host clears the words that it has read.
+//! arguments, 64 bits each; texts. A text's argument is the bytes that it has there, a multiple of
+//! 8, and 1 more if it could not be read. The host clears the words that it has read.
 
 use exoprobe_guest::HiddenMemory;
 use exoprobe_introspect::TaskId;
@@ -30,7 +31,12 @@ pub(super) const RECORD_PID: i32 = 4;
 pub(super) const RECORD_COMM: i32 = 16;
 /// See [`RECORD_TIME`].
 pub(super) const RECORD_ARGS: i32 = 32;
-const WORD: usize = 8;
+/// Bytes of a word.
+pub(super) const WORD: usize = 8;
+/// Bit of a text's argument: it could not be read.
+const TORN: u64 = 1;
+/// The lower half of a word.
+const LOW: u64 = 0xffff_ffff;
 /// Values before the arguments in the record of a return: the return address, and the time of the
 /// call's beginning.
 pub const RETURN_VALUES: usize = 2;
@@ -97,6 +103,17 @@ pub struct GuestRecord {
     pub task: TaskId,
     /// Its values, in order.
     pub args: Vec<u64>,
+    /// Its texts, in order; `None` for one that could not be read.
+    pub texts: Vec<Option<Vec<u8>>>,
+}
+
+/// What a block's records contain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordShape<'a> {
+    /// Number of values.
+    pub args: usize,
+    /// Indices of the texts among them, ascending.
+    pub texts: &'a [usize],
 }
 
 /// The guest wrote into the ring: its content is not valid, and its records are lost.
@@ -153,15 +170,15 @@ impl GuestRing {
         self.tail >= head
     }
 
-    /// Reads all complete records, up to the first that is still being written. `args_of` returns
-    /// the number of arguments in a block's records.
+    /// Reads all complete records, up to the first that is still being written. `shape_of` returns
+    /// the shape of a block's records.
     ///
     /// # Errors
     /// [`CorruptRing`], after the records before the fault; the ring is empty then.
-    pub fn drain(
+    pub fn drain<'a>(
         &mut self,
         words: &impl Words,
-        args_of: impl Fn(u16) -> Option<usize>,
+        shape_of: impl Fn(u16) -> Option<RecordShape<'a>>,
         mut take: impl FnMut(GuestRecord),
     ) -> Result<(), CorruptRing> {
         let head = self.head(words);
@@ -172,32 +189,16 @@ impl GuestRing {
         while self.tail < head {
             let at = self.base + RING_DATA as u64 + self.tail % self.len;
             let first = words.load(at);
-            let [found, pid] = [first, first >> 32].map(|half| half & u64::from(u32::MAX));
-            if found == 0 {
+            if first & LOW == 0 {
                 break;
             }
-            let left = head - self.tail;
-            let Some((number, args)) = parse(found, &args_of).filter(|(_, n)| bytes(*n) <= left)
-            else {
+            let Some((record, len)) = read(words, at, head - self.tail, &shape_of) else {
                 self.reset(words);
                 return Err(CorruptRing);
             };
-            let word = |offset: i32| words.load(at + u64::from(offset.unsigned_abs()));
-            let comm = [word(RECORD_COMM), word(RECORD_COMM + 8)].map(u64::to_le_bytes);
-            let task = TaskId {
-                pid: u32::try_from(pid).expect("32 bits"),
-                comm: *comm.as_flattened().first_chunk().expect("two words"),
-            };
-            take(GuestRecord {
-                number,
-                time: word(RECORD_TIME),
-                task,
-                args: (0..args as u64)
-                    .map(|i| words.load(at + RECORD_ARGS as u64 + i * WORD as u64))
-                    .collect(),
-            });
-            (at..at + bytes(args)).step_by(WORD).for_each(|offset| words.store(offset, 0));
-            self.tail += bytes(args);
+            take(record);
+            (at..at + len).step_by(WORD).for_each(|offset| words.store(offset, 0));
+            self.tail += len;
             words.store(self.base + RING_LIMIT as u64, self.tail + self.len);
         }
         Ok(())
@@ -208,11 +209,49 @@ fn bytes(args: usize) -> u64 {
     record_bytes(args).unsigned_abs().into()
 }
 
-/// A header's block and number of arguments, if the block writes this header.
-fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usize)> {
-    let number = u16::try_from(found >> 16 & 0xffff).ok()?;
-    let args = args_of(number)?;
-    (found == u64::from(header(number, args))).then_some((number, args))
+/// Reads the record at `at`, of at most `left` bytes, and returns it with its length. `None` if no
+/// block writes such a record.
+fn read<'a>(
+    words: &impl Words,
+    at: u64,
+    left: u64,
+    shape_of: impl Fn(u16) -> Option<RecordShape<'a>>,
+) -> Option<(GuestRecord, u64)> {
+    let first = words.load(at);
+    let (found, pid) = (first & LOW, first >> 32);
+    let number = u16::try_from(found >> 16).ok()?;
+    let shape = shape_of(number).filter(|s| found == u64::from(header(number, s.args)))?;
+    let mut len = bytes(shape.args);
+    if len > left {
+        return None;
+    }
+    let word = |offset: i32| words.load(at + u64::from(offset.unsigned_abs()));
+    let comm = [word(RECORD_COMM), word(RECORD_COMM + 8)].map(u64::to_le_bytes);
+    let task = TaskId {
+        pid: u32::try_from(pid).expect("32 bits"),
+        comm: *comm.as_flattened().first_chunk().expect("two words"),
+    };
+    let places = (0..shape.args as u64).map(|i| at + RECORD_ARGS as u64 + i * WORD as u64);
+    let args: Vec<u64> = places.map(|at| words.load(at)).collect();
+    let most = left.min(RECORD_MAX as u64);
+    let mut texts = Vec::with_capacity(shape.texts.len());
+    for index in shape.texts {
+        let word = *args.get(*index)?;
+        let (bytes, is_torn) = (word & !TORN, word & TORN != 0);
+        if bytes == 0 || !bytes.is_multiple_of(WORD as u64) || bytes > most - len {
+            return None;
+        }
+        texts.push((!is_torn).then(|| text(words, at + len, bytes)));
+        len += bytes;
+    }
+    let record = GuestRecord { number, time: word(RECORD_TIME), task, args, texts };
+    Some((record, len))
+}
+
+/// The text in so many bytes at `at`, up to its NUL.
+fn text(words: &impl Words, at: u64, bytes: u64) -> Vec<u8> {
+    let all = (at..at + bytes).step_by(WORD).flat_map(|at| words.load(at).to_le_bytes());
+    all.take_while(|byte| *byte != 0).collect()
 }
 
 #[cfg(test)]
@@ -251,8 +290,10 @@ pub(super) mod tests {
 
     pub(in crate::detour) const LEN: u64 = 2048;
 
-    fn args_of(number: u16) -> Option<usize> {
-        (number < 10).then_some(usize::from(number))
+    fn shape_of(number: u16) -> Option<RecordShape<'static>> {
+        let texts: &[usize] = if number == 12 { &[0, 2] } else { &[] };
+        let args = if number == 12 { 3 } else { usize::from(number) };
+        (number < 10 || number == 12).then_some(RecordShape { args, texts })
     }
 
     #[test]
@@ -274,7 +315,7 @@ pub(super) mod tests {
                 assert!(record.time >= next);
                 (next, got) = (record.time + 1, got + 1);
             };
-            assert_eq!(ring.drain(&memory, args_of, take), Ok(()));
+            assert_eq!(ring.drain(&memory, shape_of, take), Ok(()));
             assert_eq!(got, written);
         }
     }
@@ -288,10 +329,10 @@ pub(super) mod tests {
         let header = memory.load(64);
         memory.store(64, 0);
         let mut got = Vec::new();
-        ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();
+        ring.drain(&memory, shape_of, |record| got.extend(record.args)).unwrap();
         assert!(got.is_empty());
         memory.store(64, header);
-        ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();
+        ring.drain(&memory, shape_of, |record| got.extend(record.args)).unwrap();
         assert_eq!(got, [1, 2]);
     }
 
@@ -312,17 +353,72 @@ pub(super) mod tests {
             let memory = memory();
             let mut ring = GuestRing::new(&memory, 0, LEN);
             write(&memory, 1, &[1]).unwrap();
-            ring.drain(&memory, args_of, |_| {}).unwrap();
+            ring.drain(&memory, shape_of, |_| {}).unwrap();
             write(&memory, 1, &[2]).unwrap();
             memory.store(0, head);
             memory.store(64 + one, first);
-            let drained = ring.drain(&memory, args_of, |record| panic!("{what}: {record:?}"));
+            let drained = ring.drain(&memory, shape_of, |record| panic!("{what}: {record:?}"));
             assert_eq!(drained, Err(CorruptRing), "{what}");
             write(&memory, 1, &[3]).unwrap();
             let mut got = Vec::new();
-            ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();
+            ring.drain(&memory, shape_of, |record| got.extend(record.args)).unwrap();
             assert_eq!(got, [3], "{what}");
         }
+    }
+
+    /// Writes a record of block 12 with two texts, whose words are as given, and these bytes.
+    fn write_texts(memory: &impl Words, words: [u64; 2], bytes: &[u8]) {
+        let head = memory.load(0);
+        let at = 64 + head % LEN;
+        for (i, word) in (0..).zip([words[0], 7, words[1]]) {
+            memory.store(at + 32 + i * 8, word);
+        }
+        for (i, word) in (0..).zip(bytes.as_chunks().0) {
+            memory.store(at + 56 + i * 8, u64::from_le_bytes(*word));
+        }
+        memory.store(at, u64::from(header(12, 3)));
+        memory.store(0, head + 56 + bytes.len() as u64);
+    }
+
+    #[test]
+    fn texts_come_after_the_words_up_to_their_nul() {
+        let memory = memory();
+        let mut ring = GuestRing::new(&memory, 0, LEN);
+        for _ in 0..LEN / 80 + 3 {
+            write_texts(&memory, [16, 8 | TORN], b"a longer text\0\xff\xffnot here");
+            write_texts(&memory, [8, 8], b"\0garbagewhole...");
+            write(&memory, 1, &[5]).unwrap();
+            let mut got = Vec::new();
+            ring.drain(&memory, shape_of, |record| got.push((record.args, record.texts))).unwrap();
+            let text = |text: &[u8]| Some(text.to_vec());
+            let expected = [
+                (vec![16, 7, 9], vec![text(b"a longer text"), None]),
+                (vec![8, 7, 8], vec![text(b""), text(b"whole...")]),
+                (vec![5], vec![]),
+            ];
+            assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn texts_longer_than_their_record_are_told() {
+        let most = RECORD_MAX as u64 - 56;
+        for words in [[0, 8], [8, 0], [12, 12], [8, 24], [most + 8, 8], [u64::MAX - 7, 8], [1, 8]] {
+            let memory = memory();
+            let mut ring = GuestRing::new(&memory, 0, LEN);
+            write_texts(&memory, words, &[b'x'; 24]);
+            let drained = ring.drain(&memory, shape_of, |record| panic!("{words:?}: {record:?}"));
+            assert_eq!(drained, Err(CorruptRing), "{words:?}");
+        }
+        // More than a record has, though the guest has reserved it.
+        let memory = memory();
+        let mut ring = GuestRing::new(&memory, 0, LEN);
+        write_texts(&memory, [most, 8], &[b'x'; 24]);
+        memory.store(0, LEN);
+        assert_eq!(ring.drain(&memory, shape_of, |_| panic!("too long")), Err(CorruptRing));
+        write_texts(&memory, [most - 8, 8], &[b'x'; 24]);
+        memory.store(0, LEN);
+        assert_eq!(ring.drain(&memory, shape_of, drop), Ok(()));
     }
 
     #[test]
@@ -352,7 +448,7 @@ pub(super) mod tests {
                     assert_eq!(record.args, [next, !next]);
                     next += 1;
                 };
-                ring.drain(memory, args_of, take).unwrap();
+                ring.drain(memory, shape_of, take).unwrap();
                 std::thread::yield_now();
             }
         });
@@ -374,12 +470,12 @@ pub(super) mod tests {
             memory.store(0, head);
             let most = LEN / bytes(0);
             let mut taken = 0;
-            let drained = ring.drain(&memory, args_of, |_| taken += 1);
+            let drained = ring.drain(&memory, shape_of, |_| taken += 1);
             prop_assert!(taken <= most);
             if drained.is_err() {
                 write(&memory, 1, &[5]).unwrap();
                 let mut got = Vec::new();
-                ring.drain(&memory, args_of, |record| got.push(record.args)).unwrap();
+                ring.drain(&memory, shape_of, |record| got.push(record.args)).unwrap();
                 prop_assert_eq!(got, vec![vec![5]]);
             }
         }

@@ -7,7 +7,7 @@ use super::pool::Pool;
 use crate::definition::{Field, Filter, Register, Segment};
 use crate::insn::AssembleError;
 
-/// Most values of one detour that are loaded from memory.
+/// Most words of one detour's frame for values that are loaded from memory. A text has two.
 pub const LOADS_MAX: usize = 16;
 
 /// Bytes of a counter.
@@ -29,11 +29,22 @@ pub enum DetourError {
     #[error("the address of the current task is not known")]
     NoTask,
     /// A filter compares text.
-    #[error("text is read by the VMM")]
+    #[error("a filter compares text")]
     Text,
+    /// A filter compares an address that is not known.
+    #[error("the address of the probe is not known")]
+    NoAddress,
     /// The kernel's stack has no room for more.
-    #[error("more than {LOADS_MAX} arguments read memory")]
+    #[error(
+        "arguments that read memory need more than {LOADS_MAX} words, of which a text needs two"
+    )]
     TooManyLoads,
+    /// A record with texts has too many other values.
+    #[error("a record has no room for its texts beside so many arguments")]
+    NoTextRoom,
+    /// A displaced instruction has the bytes by which guarded loads are known.
+    #[error("a displaced instruction looks like a guarded load")]
+    LooksGuarded,
 }
 
 /// A value that a detour writes into a record.
@@ -55,6 +66,19 @@ pub enum Value {
         offset: i64,
         /// Source of the address.
         base: Box<Value>,
+        /// It is user memory.
+        user: bool,
+    },
+    /// The text at another value plus `offset`, up to its NUL, of the kernel or of a user. Its word
+    /// in a record is the number of bytes that it has after the words, and 1 more if it could not
+    /// be read.
+    Text {
+        /// Bytes added to the inner value.
+        offset: i64,
+        /// Source of the address.
+        base: Box<Value>,
+        /// An address of the kernel's is refused.
+        user: bool,
     },
     /// The return address of the call; in code for returns only.
     ReturnAddress,
@@ -71,7 +95,31 @@ pub enum Value {
 impl Value {
     /// Returns true if it comes from memory that may not be mapped.
     pub(super) fn is_loaded(&self) -> bool {
-        matches!(self, Self::Stack(_) | Self::Fixed(_) | Self::Deref { .. })
+        self.words() > 0
+    }
+
+    /// Words of a detour's frame that it is loaded into.
+    pub(super) fn words(&self) -> usize {
+        match self {
+            Self::Stack(_) | Self::Fixed(_) | Self::Deref { .. } => 1,
+            Self::Text { .. } => 2,
+            _ => 0,
+        }
+    }
+
+    /// Returns true if it is text.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        matches!(self, Self::Text { .. })
+    }
+
+    /// Returns true if it needs a guarded load ([`exoprobe_guest::guarded_load`]).
+    pub(super) fn is_guarded(&self) -> bool {
+        match self {
+            Self::Text { .. } | Self::Deref { user: true, .. } => true,
+            Self::Deref { base, .. } => base.is_guarded(),
+            _ => false,
+        }
     }
 }
 
@@ -110,6 +158,19 @@ impl BlockAction {
     #[must_use]
     pub fn is_follow(&self) -> bool {
         matches!(self, Self::Follow { .. })
+    }
+
+    /// Returns true if its code must be in the window where guarded loads are.
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        self.values().iter().any(Value::is_guarded)
+    }
+
+    /// Indices of the texts among the values of its record.
+    #[must_use]
+    pub fn texts(&self) -> Vec<usize> {
+        let values = self.values().iter().enumerate();
+        values.filter(|(_, value)| value.is_text()).map(|(index, _)| index).collect()
     }
 
     pub(super) fn values(&self) -> &[Value] {
@@ -184,4 +245,8 @@ pub struct DetourEnv {
     pub mapped: Vec<Mapped>,
     /// Hidden memory: a return address in it is a trampoline's.
     pub hidden: Mapped,
+    /// Faults of guarded loads are passed over ([`exoprobe_guest::guarded_load`]).
+    pub guards_loads: bool,
+    /// The kernel may read user memory only while AC is set (Intel SDM vol. 3, 4.6).
+    pub may_have_smap: bool,
 }

@@ -13,6 +13,9 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
         Field::Cpu => Some(FieldValue::Word((*vcpu).into())),
         Field::Pid => Some(FieldValue::Word(record.task?.pid.into())),
         Field::Comm => text(record.task?.name()),
+        Field::At => Some(FieldValue::Word(origin.at.0)),
+        Field::ReturnedTo => Some(FieldValue::Word(record.returned?.to.0)),
+        Field::Known(number) => Some(FieldValue::Word(number)),
         Field::Text { index } => {
             match RecordedValue::of(origin.fields.get(index)?, record, index) {
                 RecordedValue::Text(found) => text(found.into_owned()),

@@ -34,7 +34,7 @@ pub use expression::{Expression, Operator, Variable, VariableName};
 pub use field::{HistField, LATENCY_FIELD, Modifier};
 pub use handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
 pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
-pub use parse::parse_trigger;
+pub use parse::{parse_trigger, split_trigger};
 pub use syscalls::syscall_name;
 pub(crate) use tracked::MadeEvent;
 pub(crate) use variables::{FoundVariable, Variables};

@@ -9,7 +9,7 @@ use super::field::{HITCOUNT_FIELD, Modifier};
 use super::parse_expression::Definitions;
 use super::parse_handler::{handlers, is_handler};
 use super::part::{Part, fault, modifier_of};
-use crate::definition::{ParseError, WrittenFilter, parse_number};
+use crate::definition::{FieldKinds, ParseError, WrittenFilter, parse_number};
 
 /// Most keys of a histogram, values beside the hits, and sort keys (histogram.rst).
 const KEYS_MAX: usize = 3;
@@ -30,8 +30,7 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
     let command = if removes { whole.from(1).trim() } else { whole };
     // The first word is the trigger: a blank ends it.
     let blank = command.text.find(char::is_whitespace).unwrap_or(command.text.len());
-    let (trigger, condition) = (command.to(blank), command.from(blank).trim());
-    let filter = condition_of(condition)?;
+    let (trigger, rest) = (command.to(blank), command.from(blank).trim());
     let (name, params) = trigger.cut(":");
     let end = trigger.from(trigger.text.len());
     let (kind, count) = match name.text {
@@ -45,6 +44,7 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         }
         "hist" => {
             let kind = TriggerKind::Hist(hist(params.unwrap_or(end))?);
+            let filter = if removes { None } else { filter_of(rest)? };
             return Ok(command_of(removes, Trigger { kind, count: None, filter }));
         }
         other => {
@@ -62,6 +62,8 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         Some(count) => count_of(count)?,
         None => None,
     };
+    // Nor on its condition.
+    let filter = if removes { None } else { filter_of(rest)? };
     Ok(command_of(removes, Trigger { kind, count, filter }))
 }
 
@@ -101,19 +103,33 @@ fn command_of(removes: bool, trigger: Trigger) -> TriggerCommand {
     if removes { TriggerCommand::Remove(trigger) } else { TriggerCommand::Add(trigger) }
 }
 
-/// Parses the filter after `if`.
-fn condition_of(condition: Part<'_>) -> Result<Option<WrittenFilter>, ParseError> {
-    if condition.text.is_empty() {
+/// A command without its condition, and the filter of that, with its column; `None` without one.
+#[must_use]
+pub fn split_trigger(text: &str) -> Option<(&str, (usize, &str))> {
+    let command = Part::whole(text).trim();
+    let command = if command.text.starts_with('!') { command.from(1).trim() } else { command };
+    let rest = command.from(command.text.find(char::is_whitespace)?).trim();
+    let condition = condition_of(rest)?;
+    Some((&text[..rest.at], (condition.at, condition.text)))
+}
+
+/// The filter after `if` and one blank.
+fn condition_of(rest: Part<'_>) -> Option<Part<'_>> {
+    const IF: &str = "if";
+    let is_it = rest.text.strip_prefix(IF)?.starts_with([' ', '\t']);
+    is_it.then(|| rest.from(IF.len() + 1))
+}
+
+/// Parses what is after a trigger: nothing, or its condition.
+fn filter_of(rest: Part<'_>) -> Result<Option<WrittenFilter>, ParseError> {
+    if rest.text.is_empty() {
         return Ok(None);
     }
-    let filter =
-        condition.text.strip_prefix("if").filter(|rest| rest.starts_with(char::is_whitespace));
-    let Some(filter) = filter else {
+    let Some(Part { text, at }) = condition_of(rest) else {
         let message = "after a trigger may be a condition alone: `if FILTER`";
-        return Err(fault("NO_FILTER", condition.at, message));
+        return Err(fault("NO_FILTER", rest.at, message));
     };
-    let at = condition.at + (condition.text.len() - filter.len());
-    match filter.parse::<WrittenFilter>() {
+    match WrittenFilter::parse(text, &FieldKinds::Unknown).map_err(ParseError::from) {
         Ok(filter) => Ok(Some(filter)),
         Err(error) => Err(ParseError { position: at + error.position, ..error }),
     }

@@ -33,7 +33,7 @@ fn commands_are_those_of_the_kernel() {
         ("traceoff", "traceoff:unlimited"),
         ("traceon:3", "traceon:count=3"),
         ("snapshot:1 if fd > 2", "snapshot:count=1 if fd > 2"),
-        (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if comm == \"sh\""),
+        (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if  comm == \"sh\""),
         ("enable_event:kprobes:f", "enable_event:kprobes:f:unlimited"),
         ("disable_hist:g:e:0x2 if a == 1", "disable_hist:g:e:count=2 if a == 1"),
         ("hist:keys=fd", "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
@@ -68,12 +68,25 @@ fn commands_are_those_of_the_kernel() {
         assert_eq!(added(listed).to_string(), listed);
     }
     assert!(matches!(parsed("!hist:keys=fd"), TriggerCommand::Remove(_)));
+    assert!(matches!(parsed("!stacktrace if fd =="), TriggerCommand::Remove(_)), "it is not read");
     let hist = |text: &str| match added(text).kind {
         TriggerKind::Hist(hist) => hist.change,
         _ => None,
     };
     assert_eq!(hist("hist:keys=a:clear"), Some(HistChange::Clear));
     assert_eq!(hist("hist:keys=a:cont"), Some(HistChange::Continue));
+}
+
+#[test]
+fn conditions_are_split_off_with_their_blanks() {
+    let split = |text| split_trigger(text).map(|(command, (_, condition))| (command, condition));
+    assert_eq!(split("traceoff:1 if  a == 1"), Some(("traceoff:1 ", " a == 1")));
+    assert_eq!(split(" ! hist:keys=a\tif\ta == 1 "), Some((" ! hist:keys=a\t", "a == 1")));
+    for text in ["traceoff", "traceoff if", "traceoff iff a", "traceoff a if b", "if a", ""] {
+        assert_eq!(split(text), None, "{text}");
+    }
+    let (_, (at, condition)) = split_trigger("  traceoff  if a == 1").expect("a condition");
+    assert_eq!((at, condition), (15, "a == 1"));
 }
 
 #[test]

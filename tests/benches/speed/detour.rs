@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use exoprobe_guest::Gva;
 use exoprobe_probes::Register;
 use exoprobe_probes::detour::{
-    Block, BlockAction, Current, Detour, DetourEnv, GuestRing, JMP_LEN, Mapped, Region, TextFacts,
-    Value, Words,
+    Block, BlockAction, Current, Detour, DetourEnv, GuestRing, JMP_LEN, Mapped, RecordShape,
+    Region, TextFacts, Value, Words,
 };
 use exoprobe_probes::insn::Assurances;
 
@@ -41,6 +41,8 @@ const STAMPED: [u8; 21] = [
 ];
 /// As many arguments as make a record of 64 bytes.
 const FOUR: [Register; 4] = [Register::Di, Register::Si, Register::Dx, Register::Cx];
+/// Their records.
+const SHAPE: RecordShape<'static> = RecordShape { args: FOUR.len(), texts: &[] };
 
 /// A text of one function without anything special.
 struct Plain;
@@ -147,6 +149,8 @@ fn detoured(mapping: &mut Mapping, task: BlockAction) {
         current: Some(Current { task: at(CURRENT), pid: 0, comm: 8 }),
         mapped: Vec::new(),
         hidden: Mapped { start: at(0), len: SIZE as u64 },
+        guards_loads: false,
+        may_have_smap: false,
     };
     let (home, at) = (mapping.at(FUNCTION), mapping.at(DETOUR));
     let block = Block { number: 1, counter: Gva(mapping.at(COUNTER)), task };
@@ -180,7 +184,7 @@ pub(crate) fn run() {
     for _ in 0..ROUNDS {
         record = record.min(mapping.time(FUNCTION, CALLS) - plain);
         let begun = Instant::now();
-        let drained = ring.drain(&mapping, |_| Some(FOUR.len()), |_| taken += 1);
+        let drained = ring.drain(&mapping, |_| Some(SHAPE), |_| taken += 1);
         drained.expect("no other writer");
         drain = drain.min(begun.elapsed().as_secs_f64() / f64::from(CALLS));
     }
@@ -211,7 +215,7 @@ fn at_a_million(mapping: &Mapping, ring: &mut GuestRing) -> u64 {
             done.store(true, Ordering::Release);
         });
         while !done.load(Ordering::Acquire) {
-            ring.drain(mapping, |_| Some(FOUR.len()), |_| {}).expect("no other writer");
+            ring.drain(mapping, |_| Some(SHAPE), |_| {}).expect("no other writer");
         }
     });
     mapping.load(COUNTER as u64) - before

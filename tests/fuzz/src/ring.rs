@@ -1,9 +1,20 @@
 //! A ring of records as a guest may have left it.
 
-use exoprobe_probes::detour::{GuestRing, PlainWords, Words};
+use exoprobe_probes::detour::{GuestRing, PlainWords, RecordShape, Words};
 
 const LEN: u64 = 2048;
 const WORD: usize = 8;
+
+/// More than a record has.
+const RECORD: usize = 1200;
+
+/// The values of a block's records that are texts.
+fn texts(number: u16) -> &'static [usize] {
+    match number % 130 {
+        2.. if number >= 1 << 15 => &[0, 1],
+        _ => &[],
+    }
+}
 
 pub(crate) fn run(data: &[u8]) {
     let words = usize::try_from(GuestRing::bytes(LEN)).unwrap() / WORD;
@@ -18,9 +29,12 @@ pub(crate) fn run(data: &[u8]) {
         let mut taken = 0;
         let drained = ring.drain(
             &memory,
-            |number| Some(usize::from(number % 130)),
+            |number| Some(RecordShape { args: usize::from(number % 130), texts: texts(number) }),
             |record| {
                 assert_eq!(record.args.len(), usize::from(record.number % 130).min(129));
+                assert_eq!(record.texts.len(), texts(record.number).len());
+                let bytes: usize = record.texts.iter().flatten().map(Vec::len).sum();
+                assert!(bytes <= RECORD, "{bytes} bytes of texts");
                 taken += 1;
             },
         );

@@ -25,12 +25,12 @@ pub(crate) struct Machine {
     pub(crate) lacks: &'static str,
 }
 
-/// VT-x with EPT. This CPU's CPUID has no leaf that claims a frequency, so Linux measures that the
-/// time-stamp counter runs at [`IPS`], and its seconds are those of Bochs.
+/// VT-x with EPT, and SMAP. This CPU's CPUID has no leaf that claims a frequency, so Linux measures
+/// that the time-stamp counter runs at [`IPS`], and its seconds are those of Bochs.
 pub(crate) const INTEL: Machine = Machine {
     kvm: "kvm_intel",
     build: Build::Quick,
-    cpu: "corei7_haswell_4770",
+    cpu: "broadwell_ult",
     cpus: 1,
     ips: IPS,
     memory: 768,

@@ -54,6 +54,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     booting::moments::CASES,
     service::openapi::CASES,
     detours::optimize::CASES,
+    detours::texts::CASES,
     booting::own_symbols::CASES,
     service::program::CASES,
     service::proxy::CASES,

@@ -27,7 +27,7 @@ fn kind() -> impl Strategy<Value = ValueType> {
 
 fn filter() -> impl Strategy<Value = Filter<Field>> {
     let arg = (0..4_usize, kind()).prop_map(|(index, kind)| Field::Arg { index, kind });
-    let field = prop_oneof![4 => arg, 1 => Just(Field::Pid), 1 => Just(Field::Cpu)];
+    let field = prop_oneof![4 => arg, 1 => Just(Field::Pid), 1 => Just(Field::Cpu), 1 => number().prop_map(Field::Known)];
     let operand = prop_oneof![5 => number(), 1 => Just(0x111)];
     let test = (field, 0..Comparison::ALL.len(), operand).prop_map(|(field, which, operand)| {
         Filter::Test { field, comparison: Comparison::ALL[which], operand }
@@ -66,7 +66,8 @@ proptest! {
             Field::Arg { index, .. } => Some(args[index]),
             Field::Pid => Some(0x111),
             Field::Cpu => Some(1),
-            Field::Text { .. } | Field::UserText { .. } | Field::Comm => None,
+            Field::Known(number) => Some(number),
+            _ => None,
         });
         let expected: Vec<u16> =
             (1..).zip(&filters).filter(|(_, filter)| holds(filter)).map(|(n, _)| n).collect();

@@ -125,6 +125,9 @@ impl Bench {
                 Mapped { start: Gva(memory), len: 0x100 },
             ],
             hidden: Mapped { start: Gva(base), len: 0x3000 },
+            guards_loads: true,
+            // In a program AC makes loads fault that are not aligned.
+            may_have_smap: false,
         };
         Self { shared, ring, env, memory: vec![0x5a; MEMORY_LEN] }
     }
@@ -166,9 +169,17 @@ impl Bench {
     }
 
     fn drain(&mut self) -> Vec<GuestRecord> {
+        self.drain_texts(&[])
+    }
+
+    /// Reads records of 4 values, 8 of returns, the given ones of which are texts.
+    fn drain_texts(&mut self, texts: &[usize]) -> Vec<GuestRecord> {
         let mut records = Vec::new();
-        let args_of = |number| Some(if number == RETURNS_BLOCK { 8 } else { 4 });
-        self.ring.drain(&self.shared, args_of, |record| records.push(record)).unwrap();
+        let shape_of = |number| {
+            let args = if number == RETURNS_BLOCK { 8 } else { 4 };
+            Some(RecordShape { args, texts })
+        };
+        self.ring.drain(&self.shared, shape_of, |record| records.push(record)).unwrap();
         records
     }
 }

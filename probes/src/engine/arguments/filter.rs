@@ -1,20 +1,21 @@
-//! A filter's fields among a probe's arguments.
+//! A filter's fields among the arguments of a probe, or the fields of a synthetic event.
 
 use crate::definition::{
-    Argument, COMM_FIELD, CPU_FIELD, Field, FieldError, Filter, PID_FIELD, USER_TEXT, Width,
-    WrittenFilter,
+    Argument, COMM_FIELD, CPU_FIELD, FUNCTION_FIELD, Field, FieldError, Filter, IP_FIELD,
+    PID_FIELD, ProbeKind, RETURN_IP_FIELD, USER_TEXT, Width, WrittenFilter,
 };
 use crate::error::ProbeError;
 
-/// Resolves the filter's fields.
+/// Resolves the filter's fields; `kind` is the probe's, a synthetic event has none.
 ///
 /// # Errors
 /// [`ProbeError::Filter`].
 pub(super) fn resolve(
     filter: Option<&WrittenFilter>,
+    kind: Option<ProbeKind>,
     list: &[Argument],
 ) -> Result<Option<Filter<Field>>, ProbeError> {
-    let mut find = |name: &String, wants_text: bool| field(list, name, wants_text);
+    let mut find = |name: &String, wants_text: bool| field(kind, list, name, wants_text);
     let found = filter.map(|filter| filter.expression().resolve(&mut find)).transpose();
     found.map_err(|error| {
         let known =
@@ -23,20 +24,22 @@ pub(super) fn resolve(
     })
 }
 
-fn field(list: &[Argument], name: &str, wants_text: bool) -> Result<Field, FieldError> {
+fn field(
+    kind: Option<ProbeKind>,
+    list: &[Argument],
+    name: &str,
+    wants_text: bool,
+) -> Result<Field, FieldError> {
     let owned = || name.to_owned();
     if let Some(address) = name.strip_suffix(USER_TEXT) {
         return user_text(list, address, wants_text, owned());
     }
     let Some(index) = list.iter().position(|arg| arg.name == name) else {
-        return match (name, wants_text) {
-            (PID_FIELD, false) => Ok(Field::Pid),
-            (PID_FIELD, true) => Err(FieldError::Number(owned())),
-            (CPU_FIELD | "cpu", false) => Ok(Field::Cpu),
-            (CPU_FIELD | "cpu", true) => Err(FieldError::Number(owned())),
-            (COMM_FIELD | "COMM", true) => Ok(Field::Comm),
-            (COMM_FIELD | "COMM", false) => Err(FieldError::Text(owned())),
-            _ => Err(FieldError::NoSuch(owned())),
+        let found = common_field(kind, name).ok_or_else(|| FieldError::NoSuch(owned()))?;
+        return match (found == Field::Comm, wants_text) {
+            (true, false) => Err(FieldError::Text(owned())),
+            (false, true) => Err(FieldError::Number(owned())),
+            _ => Ok(found),
         };
     };
     let arg = &list[index];
@@ -49,7 +52,22 @@ fn field(list: &[Argument], name: &str, wants_text: bool) -> Result<Field, Field
     }
 }
 
-/// The text to which argument `address` points; `name` is the filter's name of the field.
+/// A field that every event of this kind has.
+fn common_field(kind: Option<ProbeKind>, name: &str) -> Option<Field> {
+    Some(match (name, kind) {
+        (PID_FIELD, _) => Field::Pid,
+        (CPU_FIELD | "cpu" | "common_cpu", _) => Field::Cpu,
+        (COMM_FIELD | "COMM", _) => Field::Comm,
+        (IP_FIELD, Some(ProbeKind::Kprobe)) | (FUNCTION_FIELD, Some(ProbeKind::Kretprobe)) => {
+            Field::At
+        }
+        (RETURN_IP_FIELD, Some(ProbeKind::Kretprobe)) => Field::ReturnedTo,
+        _ => return None,
+    })
+}
+
+/// The text to which argument `address` points, or which it is; `name` is the filter's name of the
+/// field.
 fn user_text(
     list: &[Argument],
     address: &str,
@@ -59,8 +77,10 @@ fn user_text(
     let Some(index) = list.iter().position(|arg| arg.name == address) else {
         return Err(FieldError::NoSuch(name));
     };
-    let is_address = list[index].is_number() && list[index].kind.width() == Width::Quad;
+    let arg = &list[index];
+    let is_address = arg.is_number() && arg.kind.width() == Width::Quad;
     match (is_address, wants_text) {
+        (false, true) if arg.count.is_none() && !arg.is_number() => Ok(Field::Text { index }),
         (false, _) => Err(FieldError::NoAddress(name)),
         (true, false) => Err(FieldError::Text(name)),
         (true, true) => Ok(Field::UserText { index }),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::filter;
 use super::finder::{self, Finder, ResolveContext};
 use crate::definition::{
-    Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX, WrittenFilter,
+    Argument, Fetch, Field, Filter, ProbeDefinition, ProbeKind, RECORD_MAX, WrittenFilter,
 };
 use crate::error::ProbeError;
 
@@ -44,7 +44,7 @@ impl Arguments {
             // Their names depend on the kernel.
             return Ok(());
         }
-        filter::resolve(filter, &given).map(drop)
+        filter::resolve(filter, Some(definition.kind), &given).map(drop)
     }
 
     /// A definition's arguments without knowledge of the kernel.
@@ -100,15 +100,16 @@ impl Arguments {
         Ok(Self { list: list.into(), may_fault, has_bytes, kept: kept.into_iter().collect() })
     }
 
-    /// Resolves a filter over the arguments.
+    /// Resolves a filter over the arguments of a probe of this kind; a synthetic event has none.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
     pub(crate) fn filter(
         &self,
+        kind: Option<ProbeKind>,
         filter: Option<&WrittenFilter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
-        filter::resolve(filter, &self.list)
+        filter::resolve(filter, kind, &self.list)
     }
 }
 

@@ -151,9 +151,13 @@ impl Registry {
         }
         new.enabled.store(first.records_events(), Ordering::SeqCst);
         new.set_triggers(first.triggers());
-        let filter = first.written_filter();
+        if let Some(refused) = first.event_filter.refused() {
+            new.event_filter.refuse(refused);
+            return Ok(());
+        }
+        let filter = first.event_filter.written();
         let found = new.find_filter(filter.as_deref())?;
-        new.set_filter(filter, found);
+        new.event_filter.set(filter, found);
         Ok(())
     }
 

@@ -60,7 +60,7 @@ impl Control {
             latency: returns.map(|returns| returns.timed.read()),
             return_mode: returns.map(|returns| returns.mode),
             actions: probe.actions.clone(),
-            filter: probe.written_filter().map(|filter| filter.to_string()),
+            filter: probe.event_filter.written().map(|filter| filter.to_string()),
             instruction: site.map(|site| site.insn.text()),
             displaced: site.map(|site| site.displaced_by()),
             definition: probe.definition.to_string(),

@@ -8,8 +8,8 @@ use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::TaskId;
 
 use crate::budget::Share;
-use crate::definition::{Field, Filter, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
+use crate::engine::probe::event_filter::EventFilter;
 use crate::events::{Hit, Origin, Record, TextPlace};
 use crate::synthetic::{SYNTHETIC_GROUP, SyntheticDefinition, SyntheticType};
 use crate::trigger::{SavedValue, Triggers, holds};
@@ -25,7 +25,7 @@ pub(crate) struct Synthetic {
     pub(crate) group: Arc<str>,
     pub(crate) arguments: Arguments,
     pub(crate) enabled: AtomicBool,
-    filter: ArcSwapOption<(WrittenFilter, Filter<Field>)>,
+    pub(crate) filter: EventFilter,
     triggers: ArcSwapOption<Triggers>,
     origin: Arc<Origin>,
     _room: Share,
@@ -75,7 +75,7 @@ impl Synthetic {
             group,
             arguments,
             enabled: AtomicBool::new(false),
-            filter: ArcSwapOption::empty(),
+            filter: EventFilter::default(),
             triggers: ArcSwapOption::empty(),
             origin: Arc::new(origin),
             _room: room,
@@ -84,16 +84,6 @@ impl Synthetic {
 
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::SeqCst)
-    }
-
-    /// The filter of its events, as written.
-    pub(crate) fn written_filter(&self) -> Option<String> {
-        self.filter.load().as_ref().map(|filter| filter.0.to_string())
-    }
-
-    /// Sets the filter of its events, as written and resolved over its fields.
-    pub(crate) fn set_filter(&self, filter: Option<(WrittenFilter, Filter<Field>)>) {
-        self.filter.store(filter.map(Arc::new));
     }
 
     pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
@@ -106,7 +96,7 @@ impl Synthetic {
 
     /// Returns true if a hit becomes an event.
     pub(crate) fn shows(&self, hit: &Hit) -> bool {
-        self.is_enabled() && self.filter.load().as_ref().is_none_or(|filter| holds(&filter.1, hit))
+        self.is_enabled() && self.filter.found().is_none_or(|filter| holds(&filter, hit))
     }
 
     /// Makes a hit of these values.

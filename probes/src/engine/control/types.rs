@@ -41,7 +41,8 @@ impl Control {
         };
         let ground = ResolveContext { symbols: &kernel.symbols, function: place.function(), types };
         let arguments = Arguments::find(definition, &ground)?;
-        let filter = arguments.filter(probe.written_filter().as_deref())?;
+        let written = probe.event_filter.written();
+        let filter = arguments.filter(Some(definition.kind), written.as_deref())?;
         probe.set_arguments(arguments, filter);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
-use crate::definition::Action;
+use crate::definition::{Action, Field, Filter};
 use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::control::state::Control;
 use crate::engine::control::synthetic::Cause;
@@ -17,6 +17,14 @@ use crate::trigger::{MadeEvent, Triggers, holds};
 
 /// Most synthetic events that are made of one hit: their triggers may make more of them.
 const MADE_MAX: usize = 64;
+
+/// A record from a ring.
+struct Read {
+    vcpu: u8,
+    record: Record,
+    /// The filter that it is still to pass.
+    filter: Option<Arc<Filter<Field>>>,
+}
 
 /// Whose a record is.
 struct RecordedProbe {
@@ -35,7 +43,7 @@ impl RecordedProbe {
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
         let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
-        let filter = probe.event_filter();
+        let filter = probe.event_filter.found();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let keeps_stack = probe.actions.contains(&Action::Stack);
@@ -44,9 +52,14 @@ impl RecordedProbe {
         make(registry, made, cause, steps);
         if !shown {
             // It was recorded for its triggers alone.
-            probe.counters.recorded.fetch_sub(1, Ordering::Relaxed);
-            count(&probe.counters.filtered);
+            self.refuse();
         }
+    }
+
+    /// Counts a recorded hit as one that the filter refuses.
+    fn refuse(&self) {
+        self.probe.counters.recorded.fetch_sub(1, Ordering::Relaxed);
+        count(&self.probe.counters.filtered);
     }
 }
 
@@ -109,17 +122,18 @@ impl Engine {
         control: &mut Control,
         triggers_of: &dyn Fn(&Probe) -> Option<Arc<Triggers>>,
     ) -> usize {
-        let mut batch: Vec<(u8, Record)> = Vec::new();
+        let mut batch: Vec<Read> = Vec::new();
         control.rings.drain(self.guest.hidden(), |found, record| {
-            batch.push((found.vcpu, found.record(record)));
+            let (vcpu, filter) = (found.vcpu, found.later.cloned());
+            batch.push(Read { vcpu, record: found.record(record), filter });
         });
         for (vcpu, ring) in (0u8..).zip(&self.hits.recorder.rings) {
-            ring.drain(|record| batch.push((vcpu, record)));
+            ring.drain(|record| batch.push(Read { vcpu, record, filter: None }));
         }
-        batch.sort_by_key(|(_, record)| record.time);
+        batch.sort_by_key(|read| read.record.time);
         let mut sources: FxHashMap<u32, Option<RecordedProbe>> = FxHashMap::default();
         let mut steps = Vec::with_capacity(batch.len());
-        for (vcpu, record) in batch {
+        for Read { vcpu, record, filter } in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = control.registry.recorded(record.probe)?;
                 let origin = self.origin(control, from);
@@ -129,14 +143,16 @@ impl Engine {
             // A probe that has gone tells nothing any more.
             let Some(source) = &*source else { continue };
             let RecordedProbe { probe, origin, .. } = source;
-            if let Some((returns, ticks)) = probe.returns().zip(record.duration()) {
+            let ticks = record.duration();
+            let hit = Hit { origin: Arc::clone(origin), vcpu, record };
+            if filter.is_some_and(|filter| !holds(&filter, &hit)) {
+                source.refuse();
+                continue;
+            }
+            if let Some((returns, ticks)) = probe.returns().zip(ticks) {
                 returns.timed.add(self.clock.nanos(ticks));
             }
-            source.take(
-                Hit { origin: Arc::clone(origin), vcpu, record },
-                &control.registry,
-                &mut steps,
-            );
+            source.take(hit, &control.registry, &mut steps);
         }
         self.store.append(steps.into_iter())
     }

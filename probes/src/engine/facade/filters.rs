@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exoprobe_guest::GuestClock;
 
-use crate::definition::{Argument, ValueType, WrittenFilter};
+use crate::definition::{Argument, Fetch, FieldKinds, RefusedFilter, ValueType, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
@@ -43,6 +43,27 @@ impl Engine {
         })
     }
 
+    /// The kinds of the fields of an event, also of a synthetic one, as far as they are known.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn field_kinds(&self, group: &str, event: &str) -> Result<FieldKinds, ProbeError> {
+        let control = self.lock();
+        if let Some(found) = control.registry.synthetic_of(group, event) {
+            return Ok(FieldKinds::of(None, &found.arguments.list, self.guest.vcpus()));
+        }
+        let probe = &control.registry.first(group, event)?.probe;
+        let kind = Some(probe.definition.kind);
+        if probe.has_arguments() {
+            return Ok(FieldKinds::of(kind, &probe.arguments().list, self.guest.vcpus()));
+        }
+        let given = Arguments::given(&probe.definition);
+        Ok(match given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
+            true => FieldKinds::Unknown,
+            false => FieldKinds::of(kind, &given, self.guest.vcpus()),
+        })
+    }
+
     /// The clock of the guest's times.
     #[must_use]
     pub fn clock(&self) -> GuestClock {
@@ -67,17 +88,17 @@ impl Engine {
         filter: Option<WrittenFilter>,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
-        if control.registry.synthetic_of(group, event).is_some() {
+        let filter = filter.map(Arc::new);
+        if let Some(synthetic) = control.registry.synthetic_of(group, event).cloned() {
+            let arguments = &synthetic.arguments;
+            let found = arguments.filter(None, filter.as_deref())?;
+            check_recorded(found.as_ref(), &arguments.list)?;
             self.drain_locked(&mut control);
-            let Some(found) = control.registry.synthetic_of(group, event) else { return Ok(()) };
-            let resolved = found.arguments.filter(filter.as_ref())?;
-            check_recorded(resolved.as_ref(), &found.arguments.list)?;
-            found.set_filter(filter.zip(resolved));
+            synthetic.filter.set(filter, found);
             return Ok(());
         }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
-        let filter = filter.map(Arc::new);
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
         if probes[0].has_triggers() {
@@ -89,10 +110,50 @@ impl Engine {
         self.drain_triggered(&mut control, &ids);
         self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
-                probe.set_filter(filter.clone(), found);
+                probe.event_filter.set(filter.clone(), found);
             }
         });
         Ok(())
+    }
+
+    /// Removes an event's filter, and keeps the text of one that was refused in its place: all hits
+    /// count from now on.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn refuse_filter(
+        &self,
+        group: &str,
+        event: &str,
+        refused: RefusedFilter,
+    ) -> Result<(), ProbeError> {
+        let mut control = self.lock();
+        let refused = Arc::new(refused);
+        if let Some(synthetic) = control.registry.synthetic_of(group, event).cloned() {
+            self.drain_locked(&mut control);
+            synthetic.filter.refuse(refused);
+            return Ok(());
+        }
+        let ids = control.registry.ids(group, event)?.to_vec();
+        let probes = control.registry.of_ids(&ids);
+        self.drain_triggered(&mut control, &ids);
+        self.refit(&mut control, &ids, |_| {
+            for probe in &probes {
+                probe.event_filter.refuse(Arc::clone(&refused));
+            }
+        });
+        Ok(())
+    }
+
+    /// The filter that was refused last ([`Self::refuse_filter`]); `None` after another one is set.
+    #[must_use]
+    pub fn refused_filter(&self, group: &str, event: &str) -> Option<Arc<RefusedFilter>> {
+        let control = self.lock();
+        if let Some(synthetic) = control.registry.synthetic_of(group, event) {
+            return synthetic.filter.refused();
+        }
+        let first = control.registry.first(group, event).ok()?;
+        first.probe.event_filter.refused()
     }
 
     /// Changes what the code in the guest of some probes has in it: the next one is made anew.

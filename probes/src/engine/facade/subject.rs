@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
+use crate::definition::{Action, Argument, Field, Filter, ProbeKind, USER_TEXT};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::registry::Registry;
 use crate::engine::control::synthetic::Synthetic;
@@ -56,6 +56,14 @@ impl Subject {
         triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default()
     }
 
+    /// The kind of its probes.
+    pub(super) fn kind(&self) -> Option<ProbeKind> {
+        match self {
+            Self::Probes(probe, _) => Some(probe.definition.kind),
+            Self::Synthetic(_) => None,
+        }
+    }
+
     pub(super) fn is_return(&self) -> bool {
         matches!(self, Self::Probes(probe, _) if probe.returns().is_some())
     }
@@ -88,7 +96,7 @@ pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     if !probe.has_arguments() {
         return Err(TriggerError::Pending.into());
     }
-    check_recorded(probe.event_filter().as_deref(), &probe.arguments().list)
+    check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
 }
 
 /// Whether records have all that a filter looks at.

@@ -130,6 +130,6 @@ fn status(found: &Synthetic, switched: &HashSet<String>) -> SyntheticStatus {
         enabled: found.is_enabled(),
         triggers: found.triggers().map_or(0, |triggers| triggers.number()),
         is_switched: switched.contains(&*found.event),
-        filter: found.written_filter(),
+        filter: found.filter.written().map(|filter| filter.to_string()),
     }
 }

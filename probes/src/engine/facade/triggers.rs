@@ -72,6 +72,25 @@ impl Engine {
         }
     }
 
+    /// Checks whether an event can have a trigger, whatever others it has.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`],
+    /// [`ProbeError::NoMemory`].
+    pub fn check_trigger(
+        &self,
+        group: &str,
+        event: &str,
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        let control = self.lock();
+        let subject = Subject::find(&control.registry, group, event)?;
+        match command.of_event(group, event) {
+            TriggerCommand::Remove(_) => Ok(()),
+            TriggerCommand::Add(trigger) => live(&control.registry, &subject, trigger).map(drop),
+        }
+    }
+
     /// Has the hits of some events recorded while triggers of other events switch them, and no
     /// longer than that.
     pub(super) fn arm_switched(
@@ -319,7 +338,7 @@ fn live(registry: &Registry, subject: &Subject, trigger: Trigger) -> Result<Live
     check_switched(registry, &trigger, true)?;
     let is_return = subject.is_return();
     let new = subject.with_arguments(|arguments| {
-        let filter = arguments.filter(trigger.filter.as_ref())?;
+        let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
         check_recorded(filter.as_ref(), &arguments.list)?;
         let fields = Fields { list: &arguments.list, is_return, variables: registry };
         Ok(Live::new(trigger, filter, &fields)?)

@@ -82,7 +82,7 @@ impl Recorder {
         let mut done = Done { verdict: Verdict::Continue, stop: false };
         let mut records = false;
         count(&probe.counters.hits);
-        if !self.is_wanted(table, probe, hit) {
+        if !self.is_wanted(table, info, hit) {
             count(&probe.counters.filtered);
             return done;
         }
@@ -130,7 +130,8 @@ impl Recorder {
     }
 
     /// Returns true if the probe's filter accepts the hit.
-    fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
+    fn is_wanted(&self, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>) -> bool {
+        let HitInfo { probe, returned, .. } = *info;
         let Some(filter) = probe.filter() else { return true };
         let arguments = probe.arguments();
         let list = &arguments.list;
@@ -143,6 +144,9 @@ impl Recorder {
             }
             Field::Pid => Some(FieldValue::Word(current(hit)?.pid.into())),
             Field::Comm => Some(FieldValue::Text(current(hit)?.name().into_bytes())),
+            Field::At => Some(FieldValue::Word(probe.at().0)),
+            Field::ReturnedTo => Some(FieldValue::Word(returned?.to.0)),
+            Field::Known(number) => Some(FieldValue::Word(number)),
             Field::Text { index } => {
                 let arg = list.get(index)?;
                 let text = match &arg.fetch {

@@ -35,6 +35,9 @@ const MSR_LSTAR: u32 = 0xc000_0082;
 /// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched; from 2 on,
 /// init text has been freed (1 is SYSTEM_SCHEDULING).
 const SYSTEM_STATE: &str = "system_state";
+/// The table that NMIs use after they have interrupted an int3 (Linux 4.19 to 5.7): a copy, made
+/// while the kernel boots, whose gates have no stubs.
+const NMI_TABLE: &str = "debug_idt_table";
 /// See [`SYSTEM_STATE`].
 const INIT_FREED: u32 = 2;
 /// struct pcpu_hot of Linux 6.2 to 6.14: the current task first, then the preemption count.
@@ -194,6 +197,13 @@ impl Kernel {
             faults_show_original: self.prepared == Preparation::FaultsShowOriginal,
             mapped_everywhere: self.mapped_everywhere,
         }
+    }
+
+    /// Returns true if faults of guarded loads can be passed over at any place: its gates have the
+    /// stubs, and it has no second table for NMIs. A kernel that has one (before Linux 5.8) may
+    /// also run probed functions at a page fault before it has read CR2.
+    pub(crate) fn guards_loads(&self) -> bool {
+        self.assurances().faults_show_original && self.symbols.address_of(NMI_TABLE).is_none()
     }
 
     fn look(

@@ -59,13 +59,18 @@ impl Optimizer {
             }
         }
         let hidden = guest.hidden();
-        let needs_more = rings.needs_more(hidden, tasks.len()) || !self.space.has_room(hidden);
+        let place = match tasks.iter().any(|(_, task)| task.is_guarded()) {
+            true => Where::First,
+            false => Where::Anywhere,
+        };
+        let is_full = place == Where::Anywhere && !self.space.has_room(hidden);
+        let needs_more = is_full || rings.needs_more(hidden, tasks.len());
         map_more(guest, kernel, needs_more)?;
         let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
         let own = blocks.iter().filter(|block| !block.task.is_follow());
         let numbers: Vec<u16> = own.map(|block| block.number).collect();
         let space = &mut self.space;
-        let made = space.place(hidden, Where::Anywhere, numbers.clone(), |at| {
+        let made = space.place(hidden, place, numbers.clone(), |at| {
             Detour::assemble(&region, &blocks, &env, at).map_err(assembler)
         });
         let code = made.inspect_err(|_| numbers.iter().for_each(|n| rings.release(hidden, *n)))?;

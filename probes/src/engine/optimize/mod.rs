@@ -4,6 +4,7 @@
 //! publishes no table: control does that between its steps.
 
 pub(crate) mod candidate;
+pub(crate) mod filter;
 pub(crate) mod liveness;
 pub(crate) mod making;
 pub(crate) mod optimizer;

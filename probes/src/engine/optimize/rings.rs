@@ -8,13 +8,16 @@ use exoprobe_guest::hidden::Window;
 use exoprobe_guest::layout::{HIDDEN_SIZE, MORE_DATA_SIZE};
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
+use crate::definition::{Field, Filter};
 use crate::detour::{
     Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, Mapped, PoolMemory,
+    RecordShape,
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::optimize::filter::SplitFilter;
 use crate::engine::probe::registered::{Counters, Probe};
-use crate::events::{Record, Returned};
+use crate::events::{Record, Returned, TextPlace};
 use exoprobe_guest::Guest;
 
 /// Number of blocks before the pools.
@@ -52,10 +55,27 @@ pub(crate) struct Rings {
 struct Used {
     probe: Arc<Probe>,
     task: BlockAction,
+    /// Indices of the texts among the values of its records.
+    texts: Vec<usize>,
+    /// The part of the probe's filter that its records are still to pass.
+    later: Option<Arc<Filter<Field>>>,
     /// The counters as last read.
     seen: [u64; 2],
     /// For return code: its pool, and the number of missed calls as last read.
     pool: Option<(PoolMemory, u64)>,
+}
+
+impl Used {
+    fn new(probe: Arc<Probe>, task: BlockAction) -> Self {
+        let later = match task {
+            // The optimizer has refused a filter that cannot be split.
+            BlockAction::Record { .. } => SplitFilter::of(probe.filter().as_deref())
+                .ok()
+                .and_then(|split| split.later.map(Arc::new)),
+            BlockAction::Count | BlockAction::Follow { .. } => None,
+        };
+        Self { probe, texts: task.texts(), later, task, seen: [0; 2], pool: None }
+    }
 }
 
 /// A released block. It is free when all records written before its release have been read.
@@ -81,6 +101,10 @@ pub(crate) struct Found<'a> {
     pub(crate) is_return: bool,
     /// The record contains the current task.
     pub(crate) has_task: bool,
+    /// Indices of the texts among its values.
+    pub(crate) texts: &'a [usize],
+    /// The filter that the record is still to pass.
+    pub(crate) later: Option<&'a Arc<Filter<Field>>>,
     /// Offset that turns the guest's time-stamp counter into guest time.
     pub(crate) clock: u64,
 }
@@ -89,14 +113,26 @@ impl Found<'_> {
     /// The record in the form in which it is stored.
     pub(crate) fn record(&self, found: GuestRecord) -> Record {
         let time = found.time.wrapping_add(self.clock);
-        let mut values = found.args.into_iter();
+        let mut args: Vec<Option<u64>> = found.args.into_iter().map(Some).collect();
+        let mut text = Vec::new();
+        for (index, bytes) in self.texts.iter().zip(found.texts) {
+            let place = bytes.and_then(|bytes| {
+                let place = TextPlace::new(text.len(), bytes.len());
+                text.extend(bytes);
+                place
+            });
+            if let Some(arg) = args.get_mut(*index) {
+                *arg = place.map(TextPlace::word);
+            }
+        }
+        let mut values = args.into_iter();
         let mut returned = || {
-            let (to, entered) = (Gva(values.next()?), values.next()?);
+            let (to, entered) = (Gva(values.next()??), values.next()??);
             Some(Returned { to, entered: GuestTime(entered.wrapping_add(self.clock)) })
         };
         let returned = if self.is_return { returned() } else { None };
-        let (args, task) = (values.map(Some).collect(), self.has_task.then_some(found.task));
-        let (probe, stack, text) = (self.probe.id, Vec::new(), Box::default());
+        let (args, task) = (values.collect(), self.has_task.then_some(found.task));
+        let (probe, stack, text) = (self.probe.id, Vec::new(), text.into());
         Record { probe, time, task, returned, args, stack, text }
     }
 }
@@ -162,6 +198,8 @@ impl Rings {
             current,
             mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
             hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
+            guards_loads: kernel.guards_loads(),
+            may_have_smap: true,
         })
     }
 
@@ -198,8 +236,7 @@ impl Rings {
             let Place { gva: counter, offset } = place_of(hidden, u64::from(number))?;
             let words = [offset, offset + COUNTER];
             words.into_iter().for_each(|at| hidden.store_u64(at, 0));
-            self.blocks[usize::from(number)] =
-                Some(Used { probe, task: task.clone(), seen: [0; 2], pool: None });
+            self.blocks[usize::from(number)] = Some(Used::new(probe, task.clone()));
             self.taken += 1;
             blocks.push(Block { number, counter, task });
         }
@@ -271,16 +308,22 @@ impl Rings {
         let has_task = self.env.as_ref().is_some_and(|env| env.current.is_some());
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
-        let args_of = |number| match &used(number)?.task {
-            BlockAction::Record { values, .. } => Some(values.len()),
-            BlockAction::Count | BlockAction::Follow { .. } => None,
+        let shape_of = |number| {
+            let Used { task, texts, .. } = used(number)?;
+            match task {
+                BlockAction::Record { values, .. } => {
+                    Some(RecordShape { args: values.len(), texts })
+                }
+                BlockAction::Count | BlockAction::Follow { .. } => None,
+            }
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
-            let drained = ring.drain(hidden, args_of, |record| {
+            let drained = ring.drain(hidden, shape_of, |record| {
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.counters, |counters| &counters.recorded, 1);
                 let (probe, is_return) = (&block.probe, block.pool.is_some());
-                take(Found { vcpu, probe, is_return, has_task, clock }, record);
+                let (texts, later) = (&*block.texts, block.later.as_ref());
+                take(Found { vcpu, probe, is_return, has_task, texts, later, clock }, record);
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");

@@ -20,6 +20,10 @@ const GROWTH: u64 = 32;
 /// Bytes of a long detour.
 const LONG: u64 = 4096;
 
+/// Bytes of the first window that are kept for what cannot be elsewhere, while the extension has
+/// room.
+const RESERVED: u64 = 128 << 10;
+
 /// Unlinked code that a task may still be executing or return to.
 pub(crate) enum Retired {
     /// A detour, the site at the time of the jmp, and the pools and code for calls that come
@@ -70,7 +74,8 @@ pub(crate) struct Space {
 /// Where a piece of code may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
-    /// In the first window alone: detours compare return addresses with that.
+    /// In the first window alone: detours compare return addresses with that, and faults of guarded
+    /// loads are known by it.
     First,
     /// In the extension, too.
     Anywhere,
@@ -102,10 +107,11 @@ impl Space {
         // The length of the code hardly depends on its address.
         let trial = assemble(window.gva)?;
         let len = trial.bytes.len() as u64 + GROWTH;
-        let piece = self.detours.take(hidden, len).or_else(|| match place {
-            Where::First => None,
-            Where::Anywhere => self.more.take(hidden, len),
-        });
+        let spares = place == Where::Anywhere && !self.detours.has_left(RESERVED + len);
+        let piece = match spares.then(|| self.more.take(hidden, len)).flatten() {
+            None => self.detours.take(hidden, len),
+            found => found,
+        };
         let piece = piece.ok_or("no-room: the memory for detours is full")?;
         let made = assemble(piece.gva).and_then(|detour| match detour.bytes.len() <= piece.len() {
             true => Ok(detour),
@@ -135,9 +141,10 @@ impl Space {
         })
     }
 
-    /// Returns true if there may be room for a detour without the extension, or if that is mapped.
+    /// Returns true if there may be room for a detour that can be anywhere without the extension,
+    /// or if that is mapped.
     pub(crate) fn has_room(&self, hidden: &HiddenMemory) -> bool {
-        hidden.more_code_window().is_some() || self.detours.has_room(LONG)
+        hidden.more_code_window().is_some() || self.detours.has_left(RESERVED + LONG)
     }
 
     fn give_back(&mut self, hidden: &HiddenMemory, piece: Allocation) {

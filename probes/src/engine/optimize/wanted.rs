@@ -3,10 +3,13 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
+use exoprobe_guest::Gva;
+
+use crate::definition::{Action, Argument, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::optimize::filter::SplitFilter;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::is_internal;
@@ -85,17 +88,14 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
         }
         [Action::Record] => {
             let arguments = probe.arguments();
-            if arguments.has_bytes {
-                return Err("text: an argument is text or an array, which the VMM reads");
-            }
             let at = if returns { At::Return(&arguments.kept) } else { At::Hit };
             let list = arguments.list.iter();
-            let values = list.map(|arg| value(&arg.fetch, at, env));
+            let values = list.map(|arg| argument(arg, at, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
-            let filter = probe.filter();
-            filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, env))?;
-            BlockAction::Record { values, filter: filter.map(|f| after_return_values(&f, returns)) }
+            let filter = filter_in_guest(probe, env)?;
+            let filter = filter.map(|filter| in_guest(&filter, probe.at(), returns));
+            BlockAction::Record { values, filter }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
@@ -134,35 +134,52 @@ impl At<'_> {
     }
 }
 
-/// Checks that code in the guest can evaluate the filter.
-fn check_filter(filter: &Filter<Field>, env: &DetourEnv) -> Result<(), &'static str> {
-    let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
-    let is_text =
-        |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
-    if env.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
+/// The part of a probe's filter that code in the guest evaluates.
+fn filter_in_guest(probe: &Probe, env: &DetourEnv) -> Result<Option<Filter<Field>>, &'static str> {
+    let filter = probe.filter();
+    let split = SplitFilter::of(filter.as_deref())?;
+    let is_of_task = |field| matches!(field, Field::Pid | Field::Comm);
+    if env.current.is_none() && filter.is_some_and(|filter| filter.asks_for(&is_of_task)) {
         return Err("filter: the address of the current task is not known");
     }
-    if filter.asks_for(&is_text) {
-        return Err("filter: it compares text, which the VMM reads");
-    }
-    if filter.asks_for(&is_bits) {
-        return Err("filter: it compares a bit-field, which the VMM extracts");
-    }
-    Ok(())
+    Ok(split.in_guest)
 }
 
-/// Moves the probe's filter to the values of its records: those of returns begin with
-/// [`RETURN_VALUES`].
-fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+/// Moves the filter of a probe at `probed` to the values of its records: those of returns begin
+/// with [`RETURN_VALUES`], of which the return address is the first.
+fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field> {
     let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {
         Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
         Field::Text { index } => Field::Text { index: index + before },
         Field::UserText { index } => Field::UserText { index: index + before },
-        Field::Pid | Field::Cpu | Field::Comm => *field,
+        Field::At => Field::Known(probed.0),
+        Field::ReturnedTo => Field::Arg { index: 0, kind: ValueType::default() },
+        Field::Pid | Field::Cpu | Field::Comm | Field::Known(_) => *field,
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved
+}
+
+/// Where code in the guest finds an argument.
+fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
+    if !arg.is_in_bytes() {
+        return value(&arg.fetch, at, env);
+    }
+    if arg.count.is_some() {
+        return Err("array: an argument is an array, which the VMM reads");
+    }
+    if !env.guards_loads {
+        return Err("text: faults of the code in the guest cannot be caught");
+    }
+    let is_user = arg.kind == ValueType::UserText;
+    let (offset, base, user) = match &arg.fetch {
+        Fetch::Deref { offset, base, user } => (*offset, value(base, at, env)?, *user),
+        Fetch::Memory(address) => (0, Value::Constant(address.0), false),
+        Fetch::Stack(n) => (i64::from(*n) * 8, Value::StackPointer, false),
+        _ => return Err("text: its place is not known yet"),
+    };
+    Ok(Value::Text { offset, base: Box::new(base), user: user || is_user })
 }
 
 /// Where code in the guest finds the value of a fetch argument.
@@ -192,15 +209,15 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
         Fetch::Memory(_) => {
             return Err("memory: an argument reads an address that may not be mapped");
         }
-        Fetch::Deref { .. } if env.mapped.is_empty() => {
+        Fetch::Deref { user: true, .. } if !env.guards_loads => {
+            return Err("memory: faults of the code in the guest cannot be caught");
+        }
+        Fetch::Deref { user: false, .. } if env.mapped.is_empty() => {
             return Err("memory: the kernel's permanently mapped memory is not known");
         }
-        Fetch::Deref { user: true, .. } => {
-            return Err("memory: an argument reads user memory");
-        }
-        Fetch::Deref { offset, base, user: false } => {
+        Fetch::Deref { offset, base, user } => {
             let base = Box::new(value(base, at, env)?);
-            Value::Deref { offset: *offset, base }
+            Value::Deref { offset: *offset, base, user: *user }
         }
     })
 }

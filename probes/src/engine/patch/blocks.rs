@@ -81,10 +81,10 @@ impl BlockAllocator {
         Some(Allocation { cells: first..first + count, gva, offset })
     }
 
-    /// Returns true if `len` bytes are free, or the window is not known yet.
-    pub(crate) fn has_room(&self, len: u64) -> bool {
-        let count = usize::try_from(len.div_ceil(CELL)).unwrap_or(usize::MAX);
-        self.used.is_empty() || self.find(count).is_some()
+    /// Returns true if `len` bytes are free, in pieces, or the window is not known yet.
+    pub(crate) fn has_left(&self, len: u64) -> bool {
+        let free = self.used.iter().filter(|used| !**used).count();
+        self.used.is_empty() || free as u64 * CELL >= len
     }
 
     fn find(&self, count: usize) -> Option<usize> {

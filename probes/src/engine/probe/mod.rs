@@ -5,6 +5,7 @@
 
 pub(crate) mod check;
 pub(crate) mod code;
+pub(crate) mod event_filter;
 pub(crate) mod fetch;
 pub(crate) mod handlers;
 pub(crate) mod in_guest;

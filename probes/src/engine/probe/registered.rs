@@ -9,6 +9,7 @@ use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
+use crate::engine::probe::event_filter::EventFilter;
 use crate::engine::probe::fetch::Kept;
 use crate::engine::probe::handlers::{
     EntryHandler, FaultHandler, Instance, Kprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
@@ -35,10 +36,8 @@ pub(crate) struct Probe {
     pub(crate) is_entry: bool,
     /// The arguments that a hit fetches; set when the probe is placed.
     arguments: ArcSwapOption<Arguments>,
-    /// The event's filter as written.
-    written_filter: ArcSwapOption<WrittenFilter>,
-    /// The same filter over the fetched arguments; set when these are known.
-    filter: ArcSwapOption<Filter<Field>>,
+    /// The event's filter.
+    pub(crate) event_filter: EventFilter,
     /// The event's triggers.
     triggers: ArcSwapOption<Triggers>,
     /// Cached from `triggers`, so that a hit need not load it: whether there are any, and whether
@@ -120,8 +119,7 @@ impl Probe {
             actions,
             is_entry,
             arguments: ArcSwapOption::empty(),
-            written_filter: ArcSwapOption::new(definition.filter.clone().map(Arc::new)),
-            filter: ArcSwapOption::empty(),
+            event_filter: EventFilter::new(definition.filter.clone()),
             triggers: ArcSwapOption::empty(),
             has_triggers: AtomicBool::new(false),
             wants_stack: AtomicBool::new(false),
@@ -216,37 +214,15 @@ impl Probe {
     /// Sets the arguments that a hit fetches, and the filter over them.
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         self.arguments.store(Some(Arc::new(arguments)));
-        self.filter.store(filter.map(Arc::new));
+        self.event_filter.set_found(filter);
     }
 
     /// The filter of records; `None` records all hits. Triggers also run for hits that are not
     /// shown.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        if self.has_triggers() { None } else { self.event_filter() }
+        if self.has_triggers() { None } else { self.event_filter.found() }
     }
 
-    /// The filter of events; `None` makes all hits events.
-    pub(crate) fn event_filter(&self) -> Option<Arc<Filter<Field>>> {
-        self.filter.load_full()
-    }
-
-    /// The same filter as written.
-    pub(crate) fn written_filter(&self) -> Option<Arc<WrittenFilter>> {
-        self.written_filter.load_full()
-    }
-
-    /// Replaces the filter; `found` is the filter over the fetched arguments, once these are known.
-    pub(crate) fn set_filter(
-        &self,
-        filter: Option<Arc<WrittenFilter>>,
-        found: Option<Filter<Field>>,
-    ) {
-        self.written_filter.store(filter);
-        self.filter.store(found.map(Arc::new));
-    }
-}
-
-impl Probe {
     /// Resolves a filter over the fetched arguments, once these are known.
     ///
     /// # Errors
@@ -256,7 +232,7 @@ impl Probe {
         filter: Option<&WrittenFilter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         match self.has_arguments() {
-            true => self.arguments().filter(filter),
+            true => self.arguments().filter(Some(self.definition.kind), filter),
             false => Arguments::check(&self.definition, filter).map(|()| None),
         }
     }

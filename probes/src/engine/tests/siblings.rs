@@ -5,7 +5,9 @@ use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::btf::sample::Sample;
 
 use super::*;
+use crate::definition::{RefusedFilter, WrittenFilter};
 use crate::error::ProbeError;
+use crate::trigger::parse_trigger;
 
 impl Fake {
     fn try_define(&self, line: &str) -> Result<(), ProbeError> {
@@ -119,6 +121,56 @@ fn a_probe_that_joins_is_as_its_event_is() {
     let refused = fake.engine.register(batch).unwrap_err();
     assert_eq!((refused.index, refused.error.code()), (1, "EEXIST"));
     assert!(fake.engine.registrations(Selection::event("kprobes", "new")).is_err());
+}
+
+#[test]
+fn a_refused_filter_leaves_none_until_the_next_is_set() {
+    let fake = Fake::booted();
+    fake.define("p:e work a=%di");
+    fake.define("p:e far_off a=%di");
+    fake.set_filter(Some("a == 0x7")).unwrap();
+    let fields = fake.engine.field_kinds("kprobes", "e").unwrap();
+    let refuse = |text: &str| {
+        let error = WrittenFilter::parse(text, &fields).unwrap_err();
+        let refused = RefusedFilter { text: text.into(), error };
+        fake.engine.refuse_filter("kprobes", "e", refused).unwrap();
+    };
+    let shown = || fake.engine.refused_filter("kprobes", "e").map(|refused| refused.text.clone());
+    refuse("b == 1");
+    fake.define("p:e far_off+1 a=%di");
+    assert!(fake.engine.list().iter().all(|probe| probe.filter.is_none()));
+    for at in [WORK, FAR_OFF, FAR_OFF.wrapping_add(1)] {
+        fake.run(at);
+    }
+    assert!(fake.engine.list().iter().all(|probe| (probe.recorded, probe.filtered) == (1, 0)));
+    assert_eq!(shown().as_deref(), Some("b == 1"));
+    fake.engine
+        .unregister(&fake.engine.registrations(Selection::event("kprobes", "e")).unwrap()[..2])
+        .unwrap();
+    assert_eq!(shown().as_deref(), Some("b == 1"), "that of the probe that joined");
+    fake.set_filter(Some("a == 0x7")).unwrap();
+    assert_eq!(shown(), None);
+    refuse("a ==");
+    assert_eq!(shown().as_deref(), Some("a =="));
+    fake.set_filter(None).unwrap();
+    assert_eq!(shown(), None);
+}
+
+#[test]
+fn filters_and_conditions_tell_the_places_of_an_event_apart() {
+    let fake = Fake::booted();
+    fake.define("p:e work a=%di");
+    fake.define("p:e far_off a=%di");
+    let hit_both = || [WORK, FAR_OFF].map(|at| fake.run(at));
+    fake.set_filter(Some(&format!("__probe_ip == {FAR_OFF}"))).unwrap();
+    hit_both();
+    let books: Vec<_> = fake.engine.list().iter().map(|p| (p.recorded, p.filtered)).collect();
+    assert_eq!(books, [(0, 1), (1, 0)]);
+    let counted = parse_trigger(&format!("hist:keys=a if __probe_ip == {FAR_OFF}")).unwrap();
+    fake.engine.set_trigger("kprobes", "e", counted).unwrap();
+    hit_both();
+    hit_both();
+    assert_eq!(fake.engine.histograms("kprobes", "e").unwrap()[0].hits, 2);
 }
 
 #[test]

@@ -6,11 +6,15 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Once;
 
+use exoprobe_guest::guarded_load;
+
 /// Bytes of the signal stack: the code under test has a stack pointer of its own. A frame holds all
 /// vector registers.
 const STACK_LEN: usize = 64 << 10;
 /// #PF.
 const PAGE_FAULT: i64 = 14;
+/// The carry flag.
+const CF: i64 = 1;
 
 /// An exception as the kernel's handler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +87,15 @@ fn install_handler() {
     }
 }
 
+/// Returns true if the code at an address of the code under test is a guarded load. The stub of the
+/// guest does the same.
+fn is_guarded(rip: u64) -> bool {
+    // SAFETY: the instruction was just fetched from there, so its bytes can be read; a load at the
+    // end of the mapping is not tested.
+    let bytes = unsafe { ptr::read_unaligned(rip as *const [u8; guarded_load::MARK.len()]) };
+    bytes == guarded_load::MARK
+}
+
 extern "C" fn on_signal(signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a SA_SIGINFO handler its thread's ucontext_t, which nothing else
     // uses.
@@ -91,6 +104,10 @@ extern "C" fn on_signal(signal: c_int, _info: *mut libc::siginfo_t, context: *mu
     let rip = registers[libc::REG_RIP as usize].cast_unsigned();
     let catcher = CATCHER.take();
     match &catcher {
+        Some(Catcher { code, .. }) if code.contains(&rip) && is_guarded(rip) => {
+            registers[libc::REG_RIP as usize] += guarded_load::CODE.len().cast_signed() as i64;
+            registers[libc::REG_EFL as usize] |= CF;
+        }
         Some(Catcher { code, resume }) if code.contains(&rip) => {
             let vector = registers[libc::REG_TRAPNO as usize];
             let address = registers[libc::REG_CR2 as usize];

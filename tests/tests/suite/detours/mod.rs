@@ -3,3 +3,4 @@
 pub(super) mod optimize;
 pub(super) mod smp;
 pub(super) mod stress;
+pub(super) mod texts;

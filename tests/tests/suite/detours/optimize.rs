@@ -242,7 +242,8 @@ fn detours_read_the_same_values_as_the_vmm(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-/// User memory is read by the tables of the moment, and costs the exit of an int3.
+/// Memory that is not said to be a user's is read by the tables of the moment, with an exit, where
+/// the kernel does not keep it mapped.
 fn memory_that_may_not_be_there_is_read_by_the_vmm(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:user vfs_write +0(%si) len=%dx");

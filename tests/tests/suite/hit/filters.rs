@@ -1,8 +1,10 @@
 //! Filters: the hits that they let through, counted by the guest, by an int3 and in the guest
 //! alike.
 
+use std::sync::Arc;
+
 use exoprobe_probes::definition::FieldError;
-use exoprobe_probes::{Action, ProbeError, ProbeStatus, Selection};
+use exoprobe_probes::{Action, Event, ProbeError, ProbeStatus, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition};
 
@@ -13,6 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     values_of_memory_choose_too(vcpus),
     a_vcpu_chooses_the_hits_that_are_recorded(vcpus),
     texts_of_users_choose_too(vcpus),
+    texts_and_tasks_choose_without_an_exit(vcpus),
     actions_are_for_hits_that_the_filter_lets_through,
     a_filter_over_an_unknown_field_is_refused needs [Kvm, Repeat],
 ];
@@ -99,6 +102,47 @@ fn values_of_memory_choose_too(vcpus: u8) {
     assert!(hits >= 10 && recorded == 0, "{hits} {recorded}");
     let (hits, recorded, filtered) = books(&guest.status("open"));
     assert!(recorded >= 40 && filtered == hits - recorded, "{recorded} {filtered}");
+    guest.assert_unharmed();
+}
+
+fn texts_and_tasks_choose_without_an_exit(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    let line = "do_sys_openat2 path=+0(%si):ustring dfd=%di:s32 low=%dx:b1@0/64";
+    let filters = [
+        ("null", "path ~ \"/dev/*\""),
+        ("root", "dfd == -100 && path == \"/\""),
+        ("none", "dfd == 5 && path == \"/\""),
+        ("task", "comm == \"init\" && common_pid == 1"),
+        ("bits", "low == 1 || path !~ \"*\""),
+    ];
+    for (event, filter) in filters {
+        probe(&guest, &format!("p:{event} {line}"), filter, Vec::new());
+    }
+    let returns = "r:ret do_sys_openat2 path=+0($arg2):string fd=$retval:s32";
+    probe(&guest, returns, "path == \"/\" && fd > 0", Vec::new());
+    in_both_ways(&guest, "null", || {
+        assert_eq!(guest.work("open /dev/null 20"), 20);
+        assert_eq!(guest.work("open / 30"), 30);
+    });
+    guest.engine.drain();
+    let found = ["null", "root", "none", "task", "ret"].map(|event| books(&guest.status(event)));
+    let each = |recorded| (100, recorded, 100 - recorded);
+    assert_eq!(found, [each(40), each(60), each(0), each(100), each(60)]);
+    let events = guest.engine.events().read(1, 1000).events;
+    let count = |event: &str, path: &str| {
+        let is_one = |it: &&Arc<Event>| &*it.event == event && it.args["path"] == path;
+        events.iter().filter(is_one).count()
+    };
+    assert_eq!((count("null", "/dev/null"), count("null", "/")), (40, 0));
+    assert_eq!((count("root", "/"), count("ret", "/"), count("ret", "/dev/null")), (60, 60, 0));
+    // A text that cannot be read is none of them.
+    let (before, bits) = (guest.hits("null"), guest.status("bits"));
+    assert_eq!(bits.recorded + bits.filtered, 100);
+    assert_eq!(guest.work("badptr 5"), 5);
+    let faults = guest.hits("null") - before;
+    assert!(faults > 0);
+    assert_eq!(books(&guest.status("null")), (100 + faults, 40, 60 + faults));
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 

@@ -12,6 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
     text_chooses_the_hits_that_are_recorded(vcpus),
     a_filter_changes_while_its_probe_is_there(vcpus),
     a_return_probes_filter_changes_too(vcpus),
+    filters_compare_addresses_of_a_probe_and_lists_of_cpus,
 ];
 
 /// The arguments of a probe's events.
@@ -165,5 +166,46 @@ fn a_return_probes_filter_changes_too(vcpus: u8) {
     guest.wait_until("the answer's write returns", |g| g.status("ret").active == Some(0));
     let status = guest.status("ret");
     assert_eq!((status.lost, status.nmissed), (0, 0));
+    guest.assert_unharmed();
+}
+
+fn filters_compare_addresses_of_a_probe_and_lists_of_cpus() {
+    let guest = TestGuest::restored(1);
+    guest.probe("p:g __x64_sys_getpid");
+    guest.probe("r:ret __x64_sys_getpid to=ra");
+    assert_eq!(guest.work("getpid 1"), 1);
+    let to = events_of(&guest, "ret").pop().expect("the call")["to"].clone();
+    let to = to.as_str().expect("an address").to_owned();
+    let address = |event: &str| guest.status(event).addr.expect("it is placed").to_string();
+    let (at, function) = (address("g"), address("ret"));
+    // Over an int3, and within the guest.
+    for optimized in [false, true] {
+        for (sign, recorded) in [("==", 10), ("!=", 0)] {
+            set_filter(&guest, "g", Some(&format!("__probe_ip {sign} {at}"))).unwrap();
+            let both = format!("__probe_func == {function} && __probe_ret_ip {sign} {to}");
+            set_filter(&guest, "ret", Some(&both)).unwrap();
+            if optimized {
+                guest.optimize("g");
+                guest.optimize("ret");
+            }
+            let before = ["g", "ret"].map(|event| books(&guest, event).1);
+            let exits = guest.vm.exit_counts().breakpoint;
+            assert_eq!(guest.work("getpid 10"), 10);
+            let after = ["g", "ret"].map(|event| books(&guest, event).1);
+            assert_eq!(after, before.map(|count| count + recorded), "{sign} {optimized}");
+            let has_exits = guest.vm.exit_counts().breakpoint > exits;
+            assert_eq!(has_exits, !optimized, "{sign} {optimized}");
+        }
+    }
+    for (list, recorded) in [("0,2-3", 5), ("1-N", 0)] {
+        set_filter(&guest, "g", Some(&format!("CPU & CPUS{{{list}}}"))).unwrap();
+        let before = books(&guest, "g").1;
+        assert_eq!(guest.work("getpid 5"), 5);
+        assert_eq!(books(&guest, "g").1, before + recorded, "{list}");
+    }
+    for (event, field) in [("g", "__probe_func"), ("g", "__probe_ret_ip"), ("ret", "__probe_ip")] {
+        let refused = set_filter(&guest, event, Some(&format!("{field} == 1"))).unwrap_err();
+        assert!(refused.to_string().contains("is no field"), "{refused}");
+    }
     guest.assert_unharmed();
 }

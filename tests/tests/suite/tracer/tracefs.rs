@@ -338,13 +338,19 @@ fn filters_are_set_and_taken_away() {
     assert_eq!(refused(&service, filter, "size == 1"), "EINVAL");
     assert_eq!(refused(&service, filter, "count == "), "EINVAL");
     let log = cat(&service, "error_log");
-    let expected = "  Command: count ==\n                   ^\n";
+    let expected = "  Command: count ==\n                    ^\n";
     assert!(log.ends_with(expected), "{log}");
-    assert_eq!(cat(&service, filter), "count == 1 && comm == \"init\"\n");
+    let refused_text =
+        "count ==\n        ^\nparse_error: Invalid value (did you forget quotes)?\n\n";
+    assert_eq!(cat(&service, filter), refused_text, "the filter before is removed");
     assert_eq!(refused(&service, filter, "count == 1 && size == 1"), "EINVAL");
     let log = cat(&service, "error_log");
-    let expected = "  Command: count == 1 && size == 1\n                         ^\n";
+    let expected = "  Command: count == 1 && size == 1\n                              ^\n";
     assert!(log.ends_with(expected), "{log}");
+    for (text, errno) in [("&& fd == 1", "EPERM"), ("(fd == 1", "ENOENT"), ("fd == \"x", "ESRCH")] {
+        let answer = ask(&service, "PUT", filter, text);
+        assert_eq!((answer.json()["code"].as_str(), answer.status), (Some(errno), 422), "{text}");
+    }
     append(&service, filter, "0");
     assert_eq!(cat(&service, filter), "none\n");
 }

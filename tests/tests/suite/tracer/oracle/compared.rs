@@ -1,7 +1,8 @@
 //! Which sessions differ, and which of them may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::faults;
 use super::session::{Answers, Session};
 use super::shown::comparable;
 
@@ -15,11 +16,16 @@ const REASONS: &str = include_str!("../../../../../docs/tracer.md");
 pub(super) struct Comparison {
     sessions: usize,
     found: BTreeMap<String, String>,
+    /// Lines of the kernel's error_log with faults of filters.
+    faults: BTreeSet<String>,
 }
 
 impl Comparison {
     pub(super) fn add(&mut self, session: &Session, theirs: Answers, ours: &Answers) {
         self.sessions += 1;
+        let lines = theirs.reads.iter().flat_map(|text| text.lines());
+        let of_filters = lines.filter_map(|line| line.strip_prefix("event filter parse error: "));
+        self.faults.extend(of_filters.map(str::to_owned));
         let theirs = of_probes(without_default(theirs, session), session);
         let (theirs, ours) = (comparable(theirs, session), comparable(ours.clone(), session));
         if theirs == ours {
@@ -38,10 +44,13 @@ impl Comparison {
     }
 
     /// # Panics
-    /// When a session differs that is not listed, when one no longer does, or when a difference has
-    /// no reason.
+    /// When a session differs that is not listed, when one no longer does, when a difference has no
+    /// reason, or when a fault of filters is in no session.
     pub(super) fn judge(mut self) {
         println!("{} sessions, {} differ", self.sessions, self.found.len());
+        let lacking: Vec<_> =
+            faults::of_filters().filter(|id| !self.faults.contains(*id)).collect();
+        assert!(lacking.is_empty(), "no session has these faults of filters: {lacking:?}");
         let mut agreeing = Vec::new();
         for line in LISTED.lines() {
             if let Some(name) = line.strip_prefix("## ") {

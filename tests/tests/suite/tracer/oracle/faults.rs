@@ -157,6 +157,13 @@ const MESSAGES: &[(&str, &str)] = &[
     ("NEED_NOHC_VAL", "Non-hitcount value is required for 'nohitcount'"),
 ];
 
+/// Identifiers of the kernel's faults of filters, but `IP_FIELD_ONLY`, which is for functions.
+pub(super) fn of_filters() -> impl Iterator<Item = &'static str> {
+    let filters = MESSAGES.iter().skip_while(|(id, _)| *id != "INVALID_OP");
+    let ids = filters.map(|(id, _)| *id).filter(|id| *id != "IP_FIELD_ONLY");
+    ids.take_while(|id| *id != "TOO_MANY_VALS")
+}
+
 /// The text of the file with the kernel's identifiers.
 pub(super) fn of_kernel(log: &str) -> String {
     let id = |message: &str| {
@@ -166,10 +173,19 @@ pub(super) fn of_kernel(log: &str) -> String {
     entries(log, id)
 }
 
-/// The text of our file with the identifiers of these faults, in their order.
+/// The text of our file with the identifiers of these faults, in their order. Messages that begin
+/// as the kernel's have its identifiers, also those of faults that no write returns.
 pub(super) fn of_ours(log: &str, ids: &[&str]) -> String {
-    let mut ids = ids.iter();
-    entries(log, |message| ids.next().map_or_else(|| message.to_owned(), |id| (*id).to_owned()))
+    let mut ids = ids.iter().peekable();
+    entries(log, |message| {
+        let begin = message.split(": ").next();
+        let known = MESSAGES.iter().find(|(_, text)| Some(*text) == begin).map(|(id, _)| *id);
+        let id = match known {
+            Some(known) => ids.next_if(|id| **id == known).map_or(known, |id| *id),
+            None => ids.next().map_or(message, |id| *id),
+        };
+        id.to_owned()
+    })
 }
 
 fn entries(log: &str, mut id: impl FnMut(&str) -> String) -> String {

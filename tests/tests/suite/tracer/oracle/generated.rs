@@ -451,16 +451,51 @@ fn files_of_the_trace() -> Vec<Session> {
 }
 
 fn filters(dice: &mut Dice) -> Vec<Session> {
-    let conditions = list("conditions");
+    let (conditions, faults) = (list("conditions"), list("faults of conditions"));
     let mut texts = conditions.clone();
-    for _ in 0..JOINED {
-        let [one, other] = [dice.pick(&conditions), dice.pick(&conditions)];
-        texts.push(format!("{one} {} {other}", dice.pick(&["&&", "||", "&& !"])));
+    let joined = |dice: &mut Dice, from: &[String]| {
+        let [one, other] = [dice.pick(from), dice.pick(from)];
+        format!("{one} {} {other}", dice.pick(&["&&", "||", "&& !"]))
+    };
+    texts.extend((0..JOINED).map(|_| joined(dice, &conditions)));
+    let all = [conditions, faults.clone()].concat();
+    texts.extend((0..JOINED).map(|_| joined(dice, &all)));
+    texts.extend(faults.iter().cloned());
+    // Operands that are as long as they may be, and longer ones.
+    texts.extend([255, 256].map(|length| format!("s == \"{}\"", "x".repeat(length))));
+    let mut sessions: Vec<Session> = texts.iter().map(|text| filtered(&[text])).collect();
+    sessions.extend(conditions_of_triggers(&faults));
+    for texts in [
+        &["a == 1", "zz == 1"][..],
+        &["zz == 1", "a == 1"],
+        &["zz == 1", "0"],
+        &["zz == 1", " 0 "],
+        &["a == 1", "zz == 1", "yy == 1"],
+        &["a == 1", &" ".repeat(4096)],
+        &["a == 1\n&& zz == 1\n"],
+    ] {
+        sessions.push(filtered(texts));
     }
+    sessions
+}
+
+/// Filters of an event, one after the other.
+fn filtered(texts: &[&str]) -> Session {
     let filter = "events/kprobes/e/filter";
+    let of_event = Session::of_event();
+    let written = texts.iter().fold(of_event, |session, text| session.append(filter, text));
+    written.read(filter).read("error_log")
+}
+
+/// Triggers with conditions that are refused as a rule.
+fn conditions_of_triggers(faults: &[String]) -> Vec<Session> {
+    let trigger = "events/kprobes/e/trigger";
     let session =
-        |text: &String| Session::of_event().append(filter, text).read(filter).read("error_log");
-    texts.iter().map(session).collect()
+        |text: String| Session::of_event().append(trigger, &text).read(trigger).read("error_log");
+    let named = ["stacktrace", "hist:keys=a", "traceoff:5"].iter().cycle();
+    let of_each = faults.iter().zip(named).map(|(text, name)| format!("{name} if {text}"));
+    let others = list("triggers with conditions");
+    of_each.chain(others).map(session).collect()
 }
 
 fn triggers() -> Vec<Session> {

@@ -47,10 +47,12 @@ begin() {
 "#;
 
 /// Texts of errors, as busybox prints them, and their names.
-const ERRORS: [(&str, &str); 14] = [
+const ERRORS: [(&str, &str); 16] = [
     ("Invalid argument", "EINVAL"),
     ("No such file or directory", "ENOENT"),
     ("nonexistent directory", "ENOENT"),
+    ("No such process", "ESRCH"),
+    ("Operation not permitted", "EPERM"),
     ("Permission denied", "EACCES"),
     ("Bad file descriptor", "EBADF"),
     ("File exists", "EEXIST"),

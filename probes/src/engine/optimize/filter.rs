@@ -1,0 +1,91 @@
+//! The parts of a filter: one that code in the guest evaluates, and one over what it has recorded.
+
+use crate::definition::{Field, Filter, ValueType};
+
+/// A filter in two parts. A hit is wanted if both accept it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct SplitFilter {
+    /// Evaluated in the guest, before room for a record is reserved.
+    pub(crate) in_guest: Option<Filter<Field>>,
+    /// Evaluated when the record is read: over texts and bit-fields.
+    pub(crate) later: Option<Filter<Field>>,
+}
+
+impl SplitFilter {
+    /// Splits a filter, at its outermost `&&` alone. The error is the reason why the VMM must
+    /// evaluate it at the hit.
+    pub(crate) fn of(filter: Option<&Filter<Field>>) -> Result<Self, &'static str> {
+        let Some(filter) = filter else { return Ok(Self::default()) };
+        if filter.asks_for(&|field| matches!(field, Field::UserText { .. })) {
+            return Err(
+                "filter: it compares a user's text that is no argument, which the VMM reads",
+            );
+        }
+        let Filter::All(all) = filter else {
+            let filter = Some(filter.clone());
+            return Ok(match filter.as_ref().is_some_and(needs_record) {
+                true => Self { in_guest: None, later: filter },
+                false => Self { in_guest: filter, later: None },
+            });
+        };
+        let (later, in_guest) = all.iter().cloned().partition(needs_record);
+        Ok(Self { in_guest: joined(in_guest), later: joined(later) })
+    }
+}
+
+/// Returns true if the record is needed to evaluate it.
+fn needs_record(filter: &Filter<Field>) -> bool {
+    filter.asks_for(&|field| {
+        let is_bits = matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
+        is_bits || matches!(field, Field::Text { .. } | Field::Comm)
+    })
+}
+
+fn joined(mut all: Vec<Filter<Field>>) -> Option<Filter<Field>> {
+    match all.len() {
+        0 | 1 => all.pop(),
+        _ => Some(Filter::All(all)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::{Comparison, TextTest, Width};
+
+    fn number(index: usize, kind: ValueType) -> Filter<Field> {
+        let (comparison, operand) = (Comparison::Equal, 7);
+        Filter::Test { field: Field::Arg { index, kind }, comparison, operand }
+    }
+
+    fn text(field: Field) -> Filter<Field> {
+        Filter::Match { field, test: TextTest { glob: false, not: false, text: "x".to_owned() } }
+    }
+
+    #[test]
+    fn what_needs_the_record_is_evaluated_later() {
+        let split = |filter: &Filter<Field>| SplitFilter::of(Some(filter));
+        let kind = ValueType::Unsigned(Width::Quad);
+        let (one, other) = (number(0, kind), number(1, kind));
+        let comm = text(Field::Comm);
+        let in_guest = |filter: &Filter<Field>| {
+            Ok(SplitFilter { in_guest: Some(filter.clone()), later: None })
+        };
+        let later = |filter: &Filter<Field>| {
+            Ok(SplitFilter { in_guest: None, later: Some(filter.clone()) })
+        };
+        assert_eq!(SplitFilter::of(None), Ok(SplitFilter::default()));
+        assert_eq!(split(&one), in_guest(&one));
+        assert_eq!(split(&comm), later(&comm));
+        let both = Filter::All(vec![one.clone(), other.clone()]);
+        assert_eq!(split(&both), in_guest(&both));
+        let mixed = Filter::All(vec![one.clone(), comm.clone(), other]);
+        let expected = SplitFilter { in_guest: Some(both), later: Some(comm.clone()) };
+        assert_eq!(split(&mixed), Ok(expected));
+        let either = Filter::Any(vec![one.clone(), text(Field::Text { index: 1 })]);
+        assert_eq!(split(&either), later(&either));
+        let inverse = Filter::Not(Box::new(Filter::All(vec![one, comm])));
+        assert_eq!(split(&inverse), later(&inverse));
+        assert!(split(&text(Field::UserText { index: 0 })).is_err());
+    }
+}
