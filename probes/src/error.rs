@@ -11,6 +11,7 @@ use crate::engine::kernel::reserved::Reserved;
 use crate::engine::kernel::tasks::NoTasks;
 use crate::engine::patch::error::{SlotError, TextError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
+use crate::synthetic::SyntheticError;
 use crate::trigger::{TriggerError, VariableError};
 
 /// The reason why a probe was not registered, changed or removed. Nothing was changed in that case.
@@ -39,6 +40,9 @@ pub enum ProbeError {
     /// The event does not get or lose the trigger.
     #[error(transparent)]
     Trigger(#[from] TriggerError),
+    /// A synthetic event.
+    #[error(transparent)]
+    Synthetic(#[from] SyntheticError),
     /// A filter does not fit the probe.
     #[error("{error}: it has `{known}`")]
     Filter {
@@ -290,6 +294,7 @@ impl ProbeError {
             ) => "ENOENT",
             Self::Syntax(error) => error.errno(),
             Self::Trigger(error) => error.code(),
+            Self::Synthetic(error) => error.code(),
             Self::Place(_)
             | Self::Register(_)
             | Self::BadName { .. }

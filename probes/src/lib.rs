@@ -25,6 +25,7 @@ pub mod search {
     pub use crate::engine::{Addresses, Search, SearchError, TimedGuest};
 }
 mod status;
+pub mod synthetic;
 pub mod trigger;
 
 pub use definition::{
@@ -37,7 +38,7 @@ pub use engine::{
     Kretprobe, Limits, ModuleStatus, NewProbe, NewSampler, NoTasks, Optimization, ParameterError,
     PostHandler, PreHandler, Process, Recovery, Registration, Rehearsal, Reserved, ReturnHandler,
     RunningKernel, SampleCounts, ScopedProbes, SearchStatistics, Selection, StopStatistics,
-    UnregisterError, Verdict,
+    SyntheticStatus, UnregisterError, Verdict,
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{

@@ -22,7 +22,12 @@ const PART: &str = "trace_kprobe";
 
 /// The text of kprobe_events.
 pub(crate) fn listing(probes: &[ProbeStatus]) -> String {
-    probes.iter().map(|probe| format!("{}\n", probe.definition)).collect()
+    lines(probes).map(|(_, line)| line).collect()
+}
+
+/// The lines of the listing, with the probes' numbers.
+pub(crate) fn lines(probes: &[ProbeStatus]) -> impl Iterator<Item = (u32, String)> {
+    probes.iter().map(|probe| (probe.id, format!("{}\n", probe.definition)))
 }
 
 /// The text of kprobe_profile: hits and misses.

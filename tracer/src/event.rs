@@ -1,31 +1,88 @@
 //! Files of events: enable, filter, format, id.
 
-use exoprobe_probes::{Engine, ProbeStatus, Selection};
+use exoprobe_probes::synthetic::SYNTHETIC_GROUP;
+use exoprobe_probes::{Engine, ProbeStatus, Selection, SyntheticStatus};
 
+use crate::commands::is_armed;
 use crate::error::TracerError;
 use crate::hist::HistReader;
 use crate::node::EventFile;
 use crate::numbers::parse_enable;
 
-/// `1`, `0`, or `X` where some events are enabled and some are not.
-pub(crate) fn enabled_text(probes: &[&ProbeStatus]) -> &'static str {
-    let on = probes.iter().filter(|probe| probe.enabled).count();
+/// An event of probes, or a synthetic one.
+pub(crate) struct ListedEvent {
+    pub(crate) group: String,
+    pub(crate) event: String,
+    /// It is enabled or has triggers.
+    pub(crate) is_armed: bool,
+    /// Of an event of probes, the number of one of them.
+    pub(crate) probe: Option<u32>,
+    id: u32,
+}
+
+/// All events, in order of their definition; those of several probes several times.
+pub(crate) fn all(engine: &Engine) -> Vec<ListedEvent> {
+    let of_probe = |probe: ProbeStatus| ListedEvent {
+        is_armed: is_armed(&probe),
+        probe: Some(probe.id),
+        id: probe.id,
+        group: probe.group,
+        event: probe.event,
+    };
+    let of_synthetic = |status: SyntheticStatus| ListedEvent {
+        is_armed: status.enabled || status.triggers > 0 || status.is_switched,
+        probe: None,
+        id: status.id,
+        group: SYNTHETIC_GROUP.to_owned(),
+        event: status.definition.name,
+    };
+    let probes = engine.list().into_iter().map(of_probe);
+    let mut all: Vec<ListedEvent> =
+        probes.chain(engine.synthetics().into_iter().map(of_synthetic)).collect();
+    all.sort_by_key(|event| event.id);
+    all
+}
+
+/// `1`, `0`, or `X` where some events are enabled and some are not. As in the kernel, those count
+/// as enabled that have triggers.
+pub(crate) fn enabled_text(events: &[ListedEvent]) -> &'static str {
+    let on = events.iter().filter(|event| event.is_armed).count();
     match on {
         0 => "0\n",
-        _ if on == probes.len() => "1\n",
+        _ if on == events.len() => "1\n",
         _ => "X\n",
     }
 }
 
 /// `1` or `0` of one event, and `*` where triggers have it armed.
-pub(crate) fn enabled_text_of(probe: &ProbeStatus) -> String {
-    let armed = if probe.triggers > 0 { "*" } else { "" };
-    format!("{}{armed}\n", u8::from(probe.enabled))
+pub(crate) fn enabled_text_of(enabled: bool, triggers: usize) -> String {
+    let armed = if triggers > 0 { "*" } else { "" };
+    format!("{}{armed}\n", u8::from(enabled))
 }
 
-/// Enables or disables probes.
-pub(crate) fn enable(engine: &Engine, probes: Selection, text: &str) -> Result<(), TracerError> {
-    Ok(engine.set_enabled(probes, parse_enable(text)?)?)
+/// Enables or disables events.
+pub(crate) fn enable<'a>(
+    engine: &Engine,
+    events: impl IntoIterator<Item = &'a ListedEvent>,
+    text: &str,
+) -> Result<(), TracerError> {
+    set_enabled(engine, events, parse_enable(text)?)
+}
+
+/// Enables or disables events.
+pub(crate) fn set_enabled<'a>(
+    engine: &Engine,
+    events: impl IntoIterator<Item = &'a ListedEvent>,
+    on: bool,
+) -> Result<(), TracerError> {
+    let mut probes = Vec::new();
+    for event in events {
+        match event.probe {
+            Some(probe) => probes.push(probe),
+            None => engine.enable_synthetic(&event.event, on)?,
+        }
+    }
+    Ok(engine.set_enabled(Selection::ids(probes), on)?)
 }
 
 pub(crate) fn read(
@@ -35,12 +92,33 @@ pub(crate) fn read(
 ) -> Result<String, TracerError> {
     Ok(match file {
         EventFile::Id => format!("{}\n", probe.id),
-        EventFile::Filter => crate::filter::text(engine, probe),
+        EventFile::Filter => {
+            let name = (&*probe.group, &*probe.event);
+            crate::filter::text(engine, name, probe.filter.as_deref())
+        }
         EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
         EventFile::Hist => HistReader::open(engine, &probe.group, &probe.event)?.collect(),
         EventFile::Format => {
             let fields = engine.fields(&probe.group, &probe.event)?;
             crate::format::text(&probe.event, probe.id, probe.kind, &fields)
         }
+    })
+}
+
+/// The text of a file of a synthetic event.
+pub(crate) fn read_synthetic(
+    engine: &Engine,
+    status: &SyntheticStatus,
+    file: EventFile,
+) -> Result<String, TracerError> {
+    let event = &status.definition.name;
+    Ok(match file {
+        EventFile::Id => format!("{}\n", status.id),
+        EventFile::Filter => {
+            crate::filter::text(engine, (SYNTHETIC_GROUP, event), status.filter.as_deref())
+        }
+        EventFile::Trigger => crate::trigger::listing(engine, SYNTHETIC_GROUP, event)?,
+        EventFile::Hist => HistReader::open(engine, SYNTHETIC_GROUP, event)?.collect(),
+        EventFile::Format => crate::synthetic::format_text(status),
     })
 }

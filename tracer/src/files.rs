@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exoprobe_probes::{Engine, ProbeStatus, Selection, TracePage, TraceReader};
+use exoprobe_probes::{Engine, TracePage, TraceReader};
 
 use crate::error::TracerError;
+use crate::event::ListedEvent;
 use crate::hist::HistReader;
 use crate::log::ErrorLog;
 use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
@@ -12,7 +13,7 @@ use crate::options::SharedOptions;
 use crate::pages::PageWriter;
 use crate::{
     buffer, commands, event, filter, format, kprobes, lines, numbers, pages, record, ring,
-    set_event, trigger,
+    set_event, synthetic, trigger,
 };
 
 /// Text of the file `snapshot` without a snapshot.
@@ -93,22 +94,40 @@ impl Tracer {
         })
     }
 
-    /// The probes that a file is about.
-    fn probes_of(&self, node: &Node) -> Vec<ProbeStatus> {
+    /// The events that `enable` or `filter` of a group, or of one event, are about.
+    fn events_of(&self, node: &Node) -> Vec<ListedEvent> {
+        let (group, event) = match node {
+            Node::Enable(group, event) => (group.as_ref(), event.as_ref()),
+            Node::GroupFilter(group) => (Some(group), None),
+            _ => return Vec::new(),
+        };
+        let is_it = |listed: &ListedEvent| {
+            group.is_none_or(|group| listed.group == *group)
+                && event.is_none_or(|event| listed.event == *event)
+        };
+        event::all(&self.engine).into_iter().filter(is_it).collect()
+    }
+
+    /// The text of a file of an event.
+    fn read_event(&self, node: &Node) -> Result<String, TracerError> {
+        let (Node::OfEvent(group, name, _) | Node::Enable(Some(group), Some(name))) = node else {
+            return Err(TracerError::new("ENOENT", "this is no event's file"));
+        };
+        let engine = &*self.engine;
+        if let Some(found) = synthetic::find(engine, group, name) {
+            return match node {
+                Node::OfEvent(_, _, file) => event::read_synthetic(engine, &found, *file),
+                _ => {
+                    let triggers = found.triggers + usize::from(found.is_switched);
+                    Ok(event::enabled_text_of(found.enabled, triggers))
+                }
+            };
+        }
+        let probe = engine.show(group, name);
+        let probe = probe.map_err(|_| TracerError::new("ENOENT", "the event has gone"))?;
         match node {
-            Node::File(
-                File::KprobeEvents
-                | File::DynamicEvents
-                | File::KprobeProfile
-                | File::AvailableEvents
-                | File::SetEvent,
-            )
-            | Node::GroupFilter(_)
-            | Node::Enable(_, None) => self.engine.list(),
-            Node::Enable(Some(group), Some(event)) | Node::OfEvent(group, event, _) => {
-                self.engine.show(group, event).into_iter().collect()
-            }
-            _ => Vec::new(),
+            Node::OfEvent(_, _, file) => event::read(engine, &probe, *file),
+            _ => Ok(event::enabled_text_of(probe.enabled, probe.triggers)),
         }
     }
 
@@ -221,9 +240,8 @@ impl Tracer {
         if node.mode().is_some_and(|mode| mode & 0o400 == 0) {
             return Err(TracerError::new("EINVAL", format!("`{path}` can only be written")));
         }
-        let probes = self.probes_of(&node);
         match &node {
-            Node::File(file) => self.read_file(*file, &probes),
+            Node::File(file) => self.read_file(*file),
             Node::Option(option) => Ok(self.options.get().text(*option)),
             Node::OfCpu(cpu, CpuFile::Trace) => Ok(self.all_lines(self.open_cpu(*cpu))),
             Node::OfCpu(cpu, CpuFile::TracePipe) => {
@@ -239,30 +257,32 @@ impl Tracer {
                 let found = self.engine.events().cpu_statistics(*cpu);
                 Ok(buffer::stats_text(found, self.engine.micros()))
             }
-            Node::Enable(_, Some(_)) => match probes.first() {
-                Some(probe) => Ok(event::enabled_text_of(probe)),
-                None => Err(TracerError::new("ENOENT", "the event has gone")),
-            },
-            Node::Enable(..) => Ok(event::enabled_text(&among(&probes, &node)).to_owned()),
-            Node::OfEvent(_, _, file) => match among(&probes, &node).first() {
-                Some(probe) => event::read(&self.engine, probe, *file),
-                None => Err(TracerError::new("ENOENT", "the event has gone")),
-            },
+            Node::Enable(_, Some(_)) | Node::OfEvent(..) => self.read_event(&node),
+            Node::Enable(..) => Ok(event::enabled_text(&self.events_of(&node)).to_owned()),
             _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
         }
     }
 
-    fn read_file(&self, file: File, probes: &[ProbeStatus]) -> Result<String, TracerError> {
+    fn read_file(&self, file: File) -> Result<String, TracerError> {
+        let engine = &*self.engine;
         let digit = |on: bool| if on { "1\n" } else { "0\n" }.to_owned();
         Ok(match file {
             File::Readme => README.to_owned(),
-            File::KprobeEvents | File::DynamicEvents => commands::listing(probes),
-            File::AvailableEvents => set_event::listing(probes),
-            File::SetEvent => set_event::enabled(probes),
+            File::KprobeEvents => commands::listing(&engine.list()),
+            File::SyntheticEvents => synthetic::listing(engine),
+            File::DynamicEvents => {
+                let probes = engine.list();
+                let lines = commands::lines(&probes).chain(synthetic::dynamic_lines(engine));
+                let mut lines: Vec<(u32, String)> = lines.collect();
+                lines.sort_by_key(|(id, _)| *id);
+                lines.into_iter().map(|(_, line)| line).collect()
+            }
+            File::AvailableEvents => set_event::listing(&event::all(engine)),
+            File::SetEvent => set_event::enabled(&event::all(engine)),
             File::CurrentTracer | File::AvailableTracers => format!("{TRACER}\n"),
             File::HeaderPage => ring::HEADER_PAGE.to_owned(),
             File::HeaderEvent => ring::HEADER_EVENT.to_owned(),
-            File::KprobeProfile => commands::profile(probes),
+            File::KprobeProfile => commands::profile(&engine.list()),
             File::Trace | File::Snapshot => match self.open_file(file) {
                 Some(opened) => self.all_lines(opened),
                 None => NO_SNAPSHOT.to_owned(),
@@ -322,8 +342,15 @@ impl Tracer {
     /// [`TracerError`]: `ENOENT`, `EISDIR`, `EACCES`, `EBUSY`.
     pub fn truncate(&self, path: &str) -> Result<(), TracerError> {
         match self.writable(path)? {
-            Node::File(File::KprobeEvents | File::DynamicEvents) => commands::clear(&self.engine),
-            Node::File(File::SetEvent) => Ok(self.engine.set_enabled(Selection::all(), false)?),
+            Node::File(File::KprobeEvents) => commands::clear(&self.engine),
+            Node::File(File::SyntheticEvents) => Ok(self.engine.delete_synthetics()?),
+            Node::File(File::DynamicEvents) => {
+                self.engine.delete_synthetics()?;
+                commands::clear(&self.engine)
+            }
+            Node::File(File::SetEvent) => {
+                event::set_enabled(&self.engine, &event::all(&self.engine), false)
+            }
             Node::File(File::Trace) => {
                 self.engine.drain();
                 self.engine.events().clear_trace();
@@ -353,9 +380,13 @@ impl Tracer {
         let node = self.writable(path)?;
         let engine = &*self.engine;
         match &node {
-            Node::File(File::KprobeEvents | File::DynamicEvents) => {
+            Node::File(File::KprobeEvents) => {
                 commands::Writer::new(engine, &mut lock(&self.log)).write(text)
             }
+            Node::File(File::SyntheticEvents) => {
+                synthetic::write(engine, &mut lock(&self.log), text)
+            }
+            Node::File(File::DynamicEvents) => self.write_dynamic(text),
             Node::File(File::SetEvent) => set_event::write(engine, text),
             Node::File(File::CurrentTracer) => choose_tracer(text),
             Node::File(File::TracingOn) => {
@@ -379,28 +410,39 @@ impl Tracer {
             Node::File(File::Trace | File::ErrorLog) | Node::OfCpu(_, CpuFile::Trace) => {
                 self.truncate(path)
             }
-            Node::Enable(Some(group), Some(name)) => {
-                event::enable(engine, Selection::event(group, name), text)
-            }
-            Node::Enable(..) => {
-                let probes = self.probes_of(&node);
-                let ids = among(&probes, &node).into_iter().map(|probe| probe.id);
-                event::enable(engine, Selection::ids(ids), text)
-            }
+            Node::Enable(..) => event::enable(engine, &self.events_of(&node), text),
             Node::GroupFilter(group) => {
-                let probes = self.probes_of(&node);
-                let log = &mut lock(&self.log);
-                filter::set_of_group(engine, log, group, &among(&probes, &node), text)
+                let (log, events) = (&mut lock(&self.log), self.events_of(&node));
+                filter::set_of_group(engine, log, group, &events, text)
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
                 trigger::write(engine, &mut lock(&self.log), (group, event), text)
             }
-            Node::OfEvent(..) => match self.probes_of(&node).first() {
-                Some(probe) => filter::set(engine, &mut lock(&self.log), probe, text),
-                None => Err(TracerError::new("ENOENT", "the event has gone")),
-            },
+            Node::OfEvent(group, event, _) => {
+                filter::set(engine, &mut lock(&self.log), (group, event), text)
+            }
             _ => Err(read_only(path)),
         }
+    }
+
+    /// Runs commands of all kinds, in order.
+    fn write_dynamic(&self, text: &str) -> Result<(), TracerError> {
+        let engine = &*self.engine;
+        // Definitions of probes in a row are registered at once.
+        let mut probes = String::new();
+        for (number, line) in text.split('\n').enumerate() {
+            let Some((command, column)) = synthetic::dynamic_command(engine, line) else {
+                probes += &format!("{line}\n");
+                continue;
+            };
+            let log = &mut lock(&self.log);
+            commands::Writer::new(engine, log).write(&probes)?;
+            // Lines keep their numbers.
+            probes = "\n".repeat(number + 1);
+            let done = synthetic::run(engine, log, line, (&command, column));
+            done.map_err(|error| TracerError { line: Some(number + 1), ..error })?;
+        }
+        commands::Writer::new(engine, &mut lock(&self.log)).write(&probes)
     }
 
     /// The node at a path, if it can be written.
@@ -444,19 +486,4 @@ fn choose_tracer(text: &str) -> Result<(), TracerError> {
 
 fn read_only(path: &str) -> TracerError {
     TracerError::new("EACCES", format!("`{path}` can only be read"))
-}
-
-/// The probes that a path is about.
-fn among<'a>(probes: &'a [ProbeStatus], node: &Node) -> Vec<&'a ProbeStatus> {
-    let (group, event) = match node {
-        Node::Enable(group, event) => (group.as_ref(), event.as_ref()),
-        Node::GroupFilter(group) => (Some(group), None),
-        Node::OfEvent(group, event, _) => (Some(group), Some(event)),
-        _ => (None, None),
-    };
-    let is_it = |probe: &&ProbeStatus| {
-        group.is_none_or(|group| probe.group == *group)
-            && event.is_none_or(|event| probe.event == *event)
-    };
-    probes.iter().filter(is_it).collect()
 }

@@ -7,9 +7,10 @@ use exoprobe_probes::definition::{
     FILTER_MAX, FilterError, FilterFault, RefusedFilter, WrittenFilter,
 };
 use exoprobe_probes::trigger::TriggerError;
-use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
+use exoprobe_probes::{Engine, ProbeError};
 
 use crate::error::TracerError;
+use crate::event::ListedEvent;
 use crate::fault::field_fault;
 use crate::log::{ErrorLog, characters};
 
@@ -77,8 +78,8 @@ pub(crate) fn parse(
 }
 
 /// The text of the file `filter`: also that of a filter that was refused, with its fault.
-pub(crate) fn text(engine: &Engine, probe: &ProbeStatus) -> String {
-    match (&probe.filter, engine.refused_filter(&probe.group, &probe.event)) {
+pub(crate) fn text(engine: &Engine, (group, event): (&str, &str), filter: Option<&str>) -> String {
+    match (filter, engine.refused_filter(group, event)) {
         (Some(filter), _) => format!("{filter}\n"),
         (None, Some(refused)) => refused_text(&refused),
         (None, None) => NONE.to_owned(),
@@ -100,11 +101,11 @@ fn refused_text(RefusedFilter { text, error }: &RefusedFilter) -> String {
 pub(crate) fn set(
     engine: &Engine,
     log: &mut ErrorLog,
-    probe: &ProbeStatus,
+    event: (&str, &str),
     text: &str,
 ) -> Result<(), TracerError> {
     check_length(text)?;
-    match set_or_refuse(engine, (&probe.group, &probe.event), text, None)? {
+    match set_or_refuse(engine, event, text, None)? {
         None => Ok(()),
         Some(refusal) => {
             refusal.log(engine, log, text.trim_ascii_end());
@@ -119,11 +120,11 @@ pub(crate) fn set_of_group(
     engine: &Engine,
     log: &mut ErrorLog,
     group: &str,
-    probes: &[&ProbeStatus],
+    events: &[ListedEvent],
     text: &str,
 ) -> Result<(), TracerError> {
     check_length(text)?;
-    let events: BTreeSet<&str> = probes.iter().map(|probe| &*probe.event).collect();
+    let events: BTreeSet<&str> = events.iter().map(|listed| &*listed.event).collect();
     for event in events {
         let of_group = Some(FilterFault::OfGroup);
         match set_or_refuse(engine, (group, event), text, of_group) {

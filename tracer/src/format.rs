@@ -66,6 +66,39 @@ pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) 
     format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
 }
 
+/// The text of the file of a synthetic event.
+pub(crate) fn of_synthetic(name: &str, id: u32, fields: &[FormatField<'_>]) -> String {
+    let mut layout = Layout::common();
+    let (mut formats, mut records) = (Vec::new(), String::new());
+    for field in fields {
+        layout.field(&field.declaration, field.size, field.is_signed);
+        layout.end += field.room - field.size;
+        formats.push(format!("{}={}", field.name, field.print));
+        let record = match field.is_apart {
+            true => format!(", __get_str({})", field.name),
+            false => format!(", REC->{}", field.name),
+        };
+        records.push_str(&record);
+    }
+    let formats = formats.join(", ");
+    format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
+}
+
+/// A field of a synthetic event.
+pub(crate) struct FormatField<'a> {
+    /// Type and name.
+    pub(crate) declaration: String,
+    pub(crate) name: &'a str,
+    pub(crate) size: usize,
+    pub(crate) is_signed: bool,
+    /// Bytes of a record that it takes.
+    pub(crate) room: usize,
+    /// How it is printed.
+    pub(crate) print: &'static str,
+    /// Its text is elsewhere in the record.
+    pub(crate) is_apart: bool,
+}
+
 /// Fields, in order.
 #[derive(Default)]
 struct Layout {

@@ -121,8 +121,13 @@ impl Shown {
     /// The lines of an entry's handlers, but for those that take snapshots.
     fn write_tracked(&self, tracked: &Tracked, out: &mut String) -> fmt::Result {
         for (handler, value) in self.table.handlers.iter().zip(&tracked.values) {
-            let HandlerAction::Save(saved) = &handler.action else { continue };
-            write!(out, "\n\t{}: {value:>10}", handler.condition.shown())?;
+            let Some(name) = handler.condition.shown() else { continue };
+            let saved = match &handler.action {
+                HandlerAction::Save(saved) => saved.as_slice(),
+                HandlerAction::Trace { .. } => &[],
+                HandlerAction::Snapshot => continue,
+            };
+            write!(out, "\n\t{name}: {value:>10}")?;
             for (field, value) in saved.iter().zip(&tracked.saved) {
                 match value {
                     SavedValue::Number(number) => write!(out, "  {}: {number:>10}", field.name)?,
@@ -142,7 +147,7 @@ impl Shown {
         let Some((handler, taken)) = handler.zip(self.table.snapshot.as_ref()) else {
             return Ok(());
         };
-        let (head, value) = (handler.head(), taken.value);
+        let (head, value) = (&handler.condition, taken.value);
         out.push_str("\nSnapshot taken (see tracing/snapshot).  Details:\n");
         write!(out, "\ttriggering value {{ {head} }}: {value:>10}")?;
         out.push_str("\ttriggered by event with key: ");

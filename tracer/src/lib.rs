@@ -21,6 +21,7 @@ mod pages;
 mod record;
 mod ring;
 mod set_event;
+mod synthetic;
 mod trigger;
 
 pub use error::TracerError;

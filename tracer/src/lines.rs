@@ -4,7 +4,7 @@
 use std::fmt::{self, Write};
 
 use exoprobe_introspect::{SymbolTable, printable};
-use exoprobe_probes::definition::ValueType;
+use exoprobe_probes::definition::{ValueType, Width};
 use exoprobe_probes::{FAULT, RecordedValue, TraceEvent, TracePage, show_function, show_symbol};
 
 use crate::options::{Options, TraceOption};
@@ -78,6 +78,14 @@ fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fm
     if let Some((_, RecordedValue::Text(text))) = event.args.first().filter(|_| event.is_mark) {
         return writeln!(out, "{context}{MARK}: {}", printable(text));
     }
+    if event.is_synthetic {
+        write!(out, "{context}{}:", event.name)?;
+        for (name, value) in &event.args {
+            write!(out, " {name}=")?;
+            write_made(value, out)?;
+        }
+        return writeln!(out);
+    }
     write!(out, "{context}{}: (", event.name)?;
     let symbols = event.symbols;
     let address = |at: u64| match options.has(TraceOption::SymAddr) {
@@ -110,6 +118,21 @@ fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fm
         writeln!(out, " => {shown}{}", address(at.0))?;
     }
     Ok(())
+}
+
+/// Writes a value of a synthetic event. As in the kernel, numbers of 8 and 16 bits have no sign.
+fn write_made(value: &RecordedValue<'_>, out: &mut String) -> fmt::Result {
+    match value {
+        RecordedValue::Number(ValueType::Signed(width), number) => match width {
+            Width::Byte => write!(out, "{}", number & 0xff),
+            Width::Word => write!(out, "{}", number & 0xffff),
+            Width::Double | Width::Quad => write!(out, "{}", number.cast_signed()),
+        },
+        RecordedValue::Number(ValueType::Hex(_), number) => write!(out, "{number:x}"),
+        RecordedValue::Number(_, number) => write!(out, "{number}"),
+        RecordedValue::Text(text) => out.write_str(&printable(text)),
+        RecordedValue::Fault | RecordedValue::Array(_) => out.write_str(FAULT),
+    }
 }
 
 fn write_value(
@@ -162,6 +185,7 @@ mod tests {
         TraceEvent {
             name,
             is_mark: false,
+            is_synthetic: false,
             vcpu: 1,
             task: Some(task),
             micros: 0,

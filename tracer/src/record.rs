@@ -12,13 +12,16 @@ pub(crate) const MARK_ID: u16 = u16::MAX;
 pub(crate) const STACK_ID: u16 = u16::MAX - 1;
 
 /// The records of an event: its own, and one of its back-trace. None if its number does not fit
-/// into a record.
+/// into a record, and none of a synthetic event.
 pub(crate) fn records(taken: &TakenEvent<'_>) -> Vec<Vec<u8>> {
     let TakenEvent { event, id, shapes, .. } = taken;
     if let Some((_, RecordedValue::Text(text))) = event.args.first().filter(|_| event.is_mark) {
         return vec![mark(event, text)];
     }
     let Some(id) = u16::try_from(*id).ok().filter(|id| *id < STACK_ID) else { return Vec::new() };
+    if event.is_synthetic {
+        return Vec::new();
+    }
     let mut records = vec![hit(event, id, shapes)];
     if !event.stack.is_empty() {
         records.push(stack(event));
@@ -123,6 +126,7 @@ mod tests {
         TraceEvent {
             name: "e",
             is_mark: false,
+            is_synthetic: false,
             vcpu: 0,
             task: Some(task),
             micros: 0,

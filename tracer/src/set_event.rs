@@ -2,23 +2,22 @@
 
 use std::collections::HashSet;
 
-use exoprobe_probes::{Engine, ProbeStatus, Selection};
+use exoprobe_probes::Engine;
 
-use crate::commands::is_armed;
 use crate::error::TracerError;
+use crate::event::{self, ListedEvent};
 
 /// The text of available_events: `GROUP:EVENT`, a line each, the newest first as the kernel has it.
-pub(crate) fn listing<'a>(probes: impl IntoIterator<Item = &'a ProbeStatus>) -> String {
+pub(crate) fn listing<'a>(events: impl IntoIterator<Item = &'a ListedEvent>) -> String {
     let mut seen = HashSet::new();
-    let probes = probes.into_iter();
-    let events = probes.map(|probe| (&*probe.group, &*probe.event));
+    let events = events.into_iter().map(|listed| (&*listed.group, &*listed.event));
     let events: Vec<_> = events.filter(|event| seen.insert(*event)).collect();
     events.iter().rev().map(|(group, event)| format!("{group}:{event}\n")).collect()
 }
 
 /// The text of set_event: the events that are enabled or have triggers.
-pub(crate) fn enabled(probes: &[ProbeStatus]) -> String {
-    listing(probes.iter().filter(|probe| is_armed(probe)))
+pub(crate) fn enabled(events: &[ListedEvent]) -> String {
+    listing(events.iter().filter(|listed| listed.is_armed))
 }
 
 /// Enables the events that words name, in order, and disables those of words with a `!` before
@@ -28,20 +27,20 @@ pub(crate) fn enabled(probes: &[ProbeStatus]) -> String {
 /// # Errors
 /// [`TracerError`], EINVAL: a word matches no event. The words before it are done.
 pub(crate) fn write(engine: &Engine, text: &str) -> Result<(), TracerError> {
-    let probes = engine.list();
+    let events = event::all(engine);
     for word in text.split_ascii_whitespace() {
         let (on, name) = match word.strip_prefix('!') {
             Some(name) => (false, name),
             None => (true, word),
         };
-        let named = probes.iter().filter(|probe| is_named(name, &probe.group, &probe.event));
-        let ids: Vec<_> = named.map(|probe| probe.id).collect();
-        if ids.is_empty() {
+        let named = events.iter().filter(|listed| is_named(name, &listed.group, &listed.event));
+        let named: Vec<&ListedEvent> = named.collect();
+        if named.is_empty() {
             let shown: String = name.chars().take(130).collect();
             let message = format!("there is no event `{shown}`: see available_events");
             return Err(TracerError::new("EINVAL", message));
         }
-        engine.set_enabled(Selection::ids(ids), on)?;
+        event::set_enabled(engine, named, on)?;
     }
     Ok(())
 }

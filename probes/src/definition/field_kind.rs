@@ -28,11 +28,11 @@ pub enum FieldKind {
 pub enum FieldKinds {
     /// They are not known.
     Unknown,
-    /// Those of a probe.
+    /// Those of a probe, or of a synthetic event.
     Known {
-        /// Its kind.
-        probe: ProbeKind,
-        /// Its arguments.
+        /// The probe's kind; a synthetic event has none.
+        probe: Option<ProbeKind>,
+        /// The arguments; the fields of a synthetic event.
         arguments: Vec<(String, FieldKind)>,
         /// The last CPU that exists.
         last_cpu: u8,
@@ -40,8 +40,8 @@ pub enum FieldKinds {
 }
 
 impl FieldKinds {
-    /// Those of a probe with these arguments in a guest with so many vCPUs.
-    pub(crate) fn of(probe: ProbeKind, arguments: &[Argument], vcpus: u8) -> Self {
+    /// Those of a probe of this kind, or of a synthetic event, in a guest with so many vCPUs.
+    pub(crate) fn of(probe: Option<ProbeKind>, arguments: &[Argument], vcpus: u8) -> Self {
         let kind = |arg: &Argument| match arg.kind {
             ValueType::Char if arg.count.is_some() => FieldKind::Text,
             kind if kind.shows_text() => FieldKind::Text,
@@ -75,8 +75,8 @@ impl FieldKinds {
             (PID_FIELD | CPU_FIELD | "cpu" | "common_cpu", _) => {
                 Some(FieldKind::Number { is_signed: true, is_quad: false })
             }
-            (IP_FIELD, ProbeKind::Kprobe)
-            | (FUNCTION_FIELD | RETURN_IP_FIELD, ProbeKind::Kretprobe) => {
+            (IP_FIELD, Some(ProbeKind::Kprobe))
+            | (FUNCTION_FIELD | RETURN_IP_FIELD, Some(ProbeKind::Kretprobe)) => {
                 Some(FieldKind::Number { is_signed: false, is_quad: true })
             }
             _ => None,

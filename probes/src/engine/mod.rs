@@ -43,6 +43,7 @@ pub use facade::sample::{NewSampler, SampleCounts};
 pub use facade::scoped::ScopedProbes;
 #[cfg(feature = "testing")]
 pub use facade::stops::TimedGuest;
+pub use facade::synthetic::SyntheticStatus;
 pub use facade::threads::AddressSpace;
 pub use facade::wildcard::{ExpandedDefinition, Expansion};
 pub use hit::actions::Holder;

@@ -13,6 +13,8 @@ pub(crate) struct Origin {
     pub(crate) event: Arc<str>,
     /// The event's number: that of its first probe.
     pub(crate) event_id: u32,
+    /// It is a synthetic event: it has no place.
+    pub(crate) is_synthetic: bool,
     pub(crate) symbol_name: Option<Arc<str>>,
     pub(crate) offset: u64,
     pub(crate) at: Gva,

@@ -15,6 +15,8 @@ pub struct TraceEvent<'a> {
     pub name: &'a str,
     /// It is no hit: its one argument is a text that was written to `trace_marker`.
     pub is_mark: bool,
+    /// It is a synthetic event: it has no place.
+    pub is_synthetic: bool,
     /// vCPU that hit.
     pub vcpu: u8,
     /// The current task, if its location is known.
@@ -89,6 +91,7 @@ fn trace_event(hit: &Hit) -> TraceEvent<'_> {
     TraceEvent {
         name: &origin.event,
         is_mark: record.probe == MARK,
+        is_synthetic: origin.is_synthetic,
         vcpu: *vcpu,
         task: record.task,
         micros: origin.clock.micros(GuestTime(record.time)),

@@ -4,8 +4,9 @@ use super::entries::HistogramKey;
 use super::error::TriggerError;
 use super::expression::Operator;
 use super::field::{HITCOUNT_FIELD, HistField, LATENCY_FIELD, Modifier, TIME_FIELD};
-use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
+use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType, Width};
 use crate::events::{Hit, RecordedValue, STACK_DEPTH};
+use crate::synthetic::TypeName;
 
 /// Longest text of a key, in bytes.
 const TEXT_MAX: usize = 255;
@@ -151,6 +152,17 @@ impl HistColumn {
             (false, true) => Ok(()),
             (false, false) => Err(bad_modifier(&self.field, "this modifier is for values")),
         }
+    }
+
+    /// The type of its numbers, for fields of synthetic events.
+    pub(super) fn type_name(&self) -> TypeName {
+        let kind = match (&self.source, self.kind) {
+            (FieldSource::Arg(_), Some(kind)) => kind,
+            (FieldSource::Pid, _) => return TypeName::INT,
+            (FieldSource::Cpu, _) => ValueType::Unsigned(Width::Double),
+            _ => ValueType::Unsigned(Width::Quad),
+        };
+        TypeName::of(kind)
     }
 
     fn takes(&self, modifier: Modifier) -> bool {

@@ -162,7 +162,8 @@ impl Hist {
     /// All its expressions.
     fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let variables = self.variables.iter().map(|variable| &variable.value);
-        let saved = self.handlers.iter().flat_map(Handler::saved).map(|field| &field.value);
+        let saved = self.handlers.iter().flat_map(|handler| handler.action.params());
+        let saved = saved.map(|param| &param.value);
         self.keys.iter().chain(&self.values).chain(variables).chain(saved)
     }
 }

@@ -47,6 +47,12 @@ pub enum TriggerError {
     /// A histogram's variables.
     #[error(transparent)]
     Variable(#[from] VariableError),
+    /// A histogram's handlers.
+    #[error(transparent)]
+    Handler(#[from] HandlerError),
+    /// Synthetic events have no back-trace.
+    #[error("a synthetic event is made of values, and has no back-trace")]
+    NoStack,
     /// Two handlers would take snapshots.
     #[error("one handler takes snapshots, not several: remove the histogram that has it first")]
     TakesSnapshots,
@@ -90,6 +96,8 @@ impl TriggerError {
             | Self::BadField { .. }
             | Self::BadModifier { .. }
             | Self::UserText(_)
+            | Self::Handler(_)
+            | Self::NoStack
             | Self::NotOnlyRecords => "EINVAL",
         }
     }
@@ -108,10 +116,12 @@ impl TriggerError {
             Self::NoValue => ("NEED_NOHC_VAL", None),
             Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
             Self::Variable(error) => error.fault(),
+            Self::Handler(error) => error.fault(),
             Self::NoEvent(_)
             | Self::NotOnlyRecords
             | Self::TooMany(_)
             | Self::TakesSnapshots
+            | Self::NoStack
             | Self::Pending => ("HIST_CREATE_FAIL", None),
         }
     }
@@ -176,6 +186,43 @@ impl VariableError {
             Self::NoNumber(name) => ("INVALID_STR_OPERAND", Some(name)),
             Self::DivisionByZero(operand) => ("DIVISION_BY_ZERO", Some(operand)),
             Self::Referenced(_) => ("HIST_CREATE_FAIL", None),
+        }
+    }
+}
+
+/// Reason why a handler or its action is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandlerError {
+    /// The event of `onmatch` does not exist.
+    #[error("there is no event `{0}` of that group: `available_events` has those that there are")]
+    NoEvent(String),
+    /// The synthetic event does not exist.
+    #[error("there is no synthetic event `{0}`: `synthetic_events` has those that there are")]
+    NoSynthetic(String),
+    /// A parameter is no variable of the histogram, or of the event of `onmatch`.
+    #[error("neither the histogram nor the event of `onmatch` has a variable `{0}`")]
+    NoParam(String),
+    /// A parameter is of another type than its field.
+    #[error(
+        "`{0}` has not the type of its field: numbers have one width and sign (a field of an event counts as one without), \
+         texts are char[N]"
+    )]
+    OtherType(String),
+    /// There are fewer parameters than fields.
+    #[error("the synthetic event `{0}` has more fields")]
+    OtherCount(String),
+}
+
+impl HandlerError {
+    /// The tracer's identifier (error_log), and the part of the command at fault.
+    #[must_use]
+    pub fn fault(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::NoEvent(event) => ("INVALID_SUBSYS_EVENT", Some(event)),
+            Self::NoSynthetic(event) => ("SYNTH_EVENT_NOT_FOUND", Some(event)),
+            Self::NoParam(name) => ("PARAM_NOT_FOUND", Some(name)),
+            Self::OtherType(name) => ("SYNTH_TYPE_MISMATCH", Some(name)),
+            Self::OtherCount(event) => ("SYNTH_COUNT_MISMATCH", Some(event)),
         }
     }
 }

@@ -10,8 +10,8 @@ use super::entries::{
 };
 use super::error::TriggerError;
 use super::expression::{Expression, Variable, VariableName};
-use super::handler::{Handler, HandlerCondition};
-use super::tracked::{HandlerColumn, Occurrence};
+use super::handler::HandlerCondition;
+use super::tracked::{HandlerColumn, HandlerResolver, MadeEvent, Occurrence};
 use super::variables::{
     FoundVariable, Reference, Resolver, VariableColumn, Variables, comparable_keys,
 };
@@ -90,8 +90,8 @@ impl Hist {
         let all = |hist: &Self| [&hist.values[..], &hist.keys].concat();
         let before = all(&self);
         let variables = self.variables.iter_mut().map(|variable| &mut variable.value);
-        let saved = self.handlers.iter_mut().flat_map(Handler::saved_mut);
-        let saved = saved.map(|field| &mut field.value);
+        let saved = self.handlers.iter_mut().flat_map(|handler| handler.action.params_mut());
+        let saved = saved.map(|param| &mut param.value);
         let changed = self.keys.iter_mut().chain(&mut self.values).chain(variables).chain(saved);
         changed.for_each(|expression| expression.change_operands(change));
         let after = all(&self);
@@ -126,9 +126,8 @@ impl HistTable {
         let own: Vec<VariableColumn> = own.collect::<Result<_, _>>()?;
         let keys = hist.keys.iter().map(|key| resolver.key(key));
         let keys: Vec<HistColumn> = keys.collect::<Result<_, _>>()?;
-        let handlers = hist.handlers.iter();
-        let handlers =
-            handlers.map(|handler| HandlerColumn::of(handler, &hist.variables, &mut resolver));
+        let mut of = HandlerResolver { variables: &hist.variables, resolver: &mut resolver };
+        let handlers = hist.handlers.iter().map(|handler| of.handler(handler));
         let handlers: Vec<HandlerColumn> = handlers.collect::<Result<_, _>>()?;
         let references = resolver.references;
         for (value, written) in values.iter().zip(&hist.values) {
@@ -191,6 +190,11 @@ impl HistTable {
         self.references.iter().any(|reference| reference.is_of(&other.counted))
     }
 
+    /// The synthetic events that its handlers make.
+    pub(crate) fn makes(&self) -> impl Iterator<Item = &str> {
+        self.hist.handlers.iter().filter_map(|handler| handler.action.makes())
+    }
+
     /// Number of its handlers that take snapshots.
     pub(crate) fn snapshot_handlers(&self) -> usize {
         self.handlers.iter().filter(|handler| handler.takes_snapshots()).count()
@@ -222,8 +226,9 @@ impl HistTable {
         self.keys.iter().any(HistColumn::is_stack)
     }
 
-    /// Counts a hit. Returns true if the trace is to go into the snapshot.
-    pub(crate) fn add(&self, hit: &Hit) -> bool {
+    /// Counts a hit, and adds the events that handlers make. Returns true if the trace is to go
+    /// into the snapshot.
+    pub(crate) fn add(&self, hit: &Hit, made: &mut Vec<MadeEvent>) -> bool {
         if self.paused.load(Ordering::Relaxed) {
             return false;
         }
@@ -258,7 +263,7 @@ impl HistTable {
             return false;
         }
         let tracked = entry.tracked.get_or_insert_with(|| Arc::new(Tracked::of(&self.handlers)));
-        match Arc::make_mut(tracked).update(&self.handlers, &at) {
+        match Arc::make_mut(tracked).update(&self.handlers, &at, made) {
             Some((condition, new)) => self.takes_snapshot(snapshot, condition, new, hit),
             None => false,
         }
@@ -272,7 +277,7 @@ impl HistTable {
     fn takes_snapshot(
         &self,
         last: &mut Option<SnapshotTaken>,
-        condition: HandlerCondition,
+        condition: &HandlerCondition,
         value: u64,
         hit: &Hit,
     ) -> bool {

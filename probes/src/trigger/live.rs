@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::command::{EventSwitch, HistChange, Trigger, TriggerKind};
 use super::error::TriggerError;
 use super::hist::HistTable;
+use super::tracked::MadeEvent;
 use super::variables::Variables;
 use crate::budget::Share;
 use crate::definition::{Argument, Field, Filter};
@@ -97,6 +98,11 @@ impl Live {
     pub(crate) fn refers_to(&self, other: &Self) -> bool {
         let tables = self.table().zip(other.table());
         tables.is_some_and(|(table, other)| table.refers_to(other))
+    }
+
+    /// The synthetic events that handlers of its histogram make.
+    pub(crate) fn makes(&self) -> impl Iterator<Item = &str> {
+        self.table().into_iter().flat_map(HistTable::makes)
     }
 
     /// Number of its histogram's handlers that take snapshots.
@@ -202,7 +208,8 @@ impl Triggers {
 
     /// Switches events, and gives the steps that a hit triggers, in order. The hit itself is among
     /// them if it becomes an event: if `is_shown`, or if a trigger gives it a back-trace. Its own
-    /// back-trace is kept if `keeps_stack`. Returns whether it became an event.
+    /// back-trace is kept if `keeps_stack`. Adds the events that handlers make. Returns whether
+    /// the hit became an event.
     pub(crate) fn apply(
         &self,
         mut hit: Hit,
@@ -210,6 +217,7 @@ impl Triggers {
         is_shown: impl FnOnce(&Hit) -> bool,
         keeps_stack: bool,
         steps: &mut Vec<Step>,
+        made: &mut Vec<MadeEvent>,
     ) -> bool {
         let set_off = |wanted: &TriggerKind| {
             let named = self.list.iter().find(|live| live.trigger.kind.is_same(wanted));
@@ -228,7 +236,7 @@ impl Triggers {
         let mut handled = false;
         for live in &self.list {
             if let Some(table) = live.table().filter(|_| live.is_set_off(&hit)) {
-                handled |= table.add(&hit);
+                handled |= table.add(&hit, made);
             }
         }
         let before = [(on, Control::On), (snapshot, Control::Snapshot)];

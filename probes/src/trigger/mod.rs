@@ -29,13 +29,14 @@ pub use command::{
     EventSwitch, Hist, HistChange, SortKey, SwitchSubject, Trigger, TriggerCommand, TriggerKind,
 };
 pub use entries::{HistogramKey, SavedValue, SnapshotTaken, Tracked};
-pub use error::{TriggerError, VariableError};
+pub use error::{HandlerError, TriggerError, VariableError};
 pub use expression::{Expression, Operator, Variable, VariableName};
 pub use field::{HistField, LATENCY_FIELD, Modifier};
-pub use handler::{Handler, HandlerAction, HandlerCondition, SavedField};
+pub use handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
 pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
 pub use parse::{parse_trigger, split_trigger};
 pub use syscalls::syscall_name;
+pub(crate) use tracked::MadeEvent;
 pub(crate) use variables::{FoundVariable, Variables};
 pub use view::{
     CountedEntry, Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable,

@@ -145,7 +145,7 @@ fn operation(one: Expression, operator: Operator, other: Expression) -> Expressi
 }
 
 /// Splits off the event of `GROUP.EVENT.NAME`.
-fn event_of(part: Part<'_>) -> (Option<(String, String)>, Part<'_>) {
+pub(super) fn event_of(part: Part<'_>) -> (Option<(String, String)>, Part<'_>) {
     let (group, rest) = part.cut(".");
     match rest.map(|rest| rest.cut(".")) {
         Some((event, Some(name))) => (Some((group.text.to_owned(), event.text.to_owned())), name),

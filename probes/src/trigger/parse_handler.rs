@@ -1,15 +1,19 @@
-//! Reads the handlers of histograms: `onmax($VAR).ACTION` and `onchange($VAR).ACTION`.
+//! Reads the handlers of histograms: `onmax($VAR).ACTION`, `onchange($VAR).ACTION` and
+//! `onmatch(GROUP.EVENT).ACTION`.
 
 use super::expression::{Expression, VariableName};
-use super::handler::{Handler, HandlerAction, HandlerCondition, SavedField};
-use super::parse_expression::{VARIABLES_MAX, constant};
+use super::handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
+use super::parse_expression::{VARIABLES_MAX, constant, event_of};
 use super::part::{Part, fault, field};
 use crate::definition::ParseError;
 
 /// Most handlers of a histogram (HIST_ACTIONS_MAX).
 const HANDLERS_MAX: usize = 8;
+/// Most parameters of an action (SYNTH_FIELDS_MAX).
+const PARAMS_MAX: usize = 64;
 /// The actions, for messages.
-const ACTIONS: &str = "write an action after the handler: `.save(FIELD,...)` or `.snapshot()`";
+const ACTIONS: &str = "write an action after the handler: `.save(FIELD,...)`, `.snapshot()`, `.trace(EVENT,VALUE,...)` or \
+                       `.EVENT(VALUE,...)`";
 
 /// Returns true for a parameter that is a handler.
 pub(super) fn is_handler(param: Part<'_>) -> bool {
@@ -25,18 +29,19 @@ pub(super) fn handlers(params: &[Part<'_>], variables: usize) -> Result<Vec<Hand
         let message = format!("a histogram has at most {HANDLERS_MAX} handlers");
         return Err(fault("HIST_CREATE_FAIL", more.at, message));
     }
+    let saves = |handler: &Handler| matches!(handler.action, HandlerAction::Save(_));
     let (mut all, mut used) = (Vec::<Handler>::new(), variables);
     for param in params {
         let new = handler(*param)?;
-        if !new.saved().is_empty() && all.iter().any(|other| !other.saved().is_empty()) {
+        if saves(&new) && all.iter().any(saves) {
             let message = "one handler of a histogram saves fields, not several";
             return Err(fault("TOO_MANY_SAVE_ACTIONS", param.at, message));
         }
-        // As in the kernel, which keeps all of them as variables.
-        used += 1 + new.saved().len();
+        used += variables_of(&new);
         if used > VARIABLES_MAX {
             let message = format!(
-                "a histogram has at most {VARIABLES_MAX} variables, handlers and saved fields together"
+                "a histogram has at most {VARIABLES_MAX} variables, handlers of variables, saved and traced \
+                 fields together"
             );
             return Err(fault("VAR_CREATE_FIND_FAIL", param.at, message));
         }
@@ -45,28 +50,55 @@ pub(super) fn handlers(params: &[Part<'_>], variables: usize) -> Result<Vec<Hand
     Ok(all)
 }
 
+/// The number of variables that the kernel keeps for a handler.
+fn variables_of(Handler { condition, action }: &Handler) -> usize {
+    let is_kept = |param: &&ActionParam| match action {
+        HandlerAction::Trace { .. } => !matches!(param.value, Expression::Variable(_)),
+        HandlerAction::Save(_) | HandlerAction::Snapshot => true,
+    };
+    usize::from(condition.variable().is_some()) + action.params().iter().filter(is_kept).count()
+}
+
 fn handler(param: Part<'_>) -> Result<Handler, ParseError> {
     let (name, rest) = param.cut("(");
+    let end = param.from(param.text.len());
+    let (of, Some(action)) = rest.unwrap_or(end).cut(")") else {
+        let id = if name.text == "onmatch" { "NO_CLOSING_PAREN" } else { "HIST_CREATE_FAIL" };
+        return Err(fault(id, end.at, "a `)` belongs after what the handler is of"));
+    };
     let condition = match name.text {
         "onmax" => HandlerCondition::Max,
         "onchange" => HandlerCondition::Change,
         _ => {
-            let message = "there is no handler `onmatch`: write onmax($VAR) or onchange($VAR)";
-            return Err(fault("HIST_CREATE_FAIL", param.at, message));
+            let (condition, at) = (match_of(of)?, action);
+            let action = action_of(action)?;
+            return match action {
+                HandlerAction::Trace { .. } => Ok(Handler { condition, action }),
+                HandlerAction::Save(_) | HandlerAction::Snapshot => {
+                    let message = "`onmatch` has the action `trace` alone";
+                    Err(fault("ACTION_MISMATCH", at.at + 1, message))
+                }
+            };
         }
-    };
-    let end = param.from(param.text.len());
-    let (variable, Some(action)) = rest.unwrap_or(end).cut(")") else {
-        let message = "a `)` belongs after the handler's variable";
-        return Err(fault("HIST_CREATE_FAIL", end.at, message));
     };
     let action = action_of(action)?;
-    match variable.text.strip_prefix('$') {
-        Some(name) => Ok(Handler { condition, variable: name.to_owned(), action }),
+    match of.text.strip_prefix('$') {
+        Some(name) => Ok(Handler { condition: condition(name.to_owned()), action }),
         None => {
             let message = "a handler is of a variable of its histogram: write `$VAR`";
-            Err(fault("ONX_NOT_VAR", variable.at, message))
+            Err(fault("ONX_NOT_VAR", of.at, message))
         }
+    }
+}
+
+/// Parses `GROUP.EVENT` of `onmatch`.
+fn match_of(of: Part<'_>) -> Result<HandlerCondition, ParseError> {
+    match of.cut(".") {
+        (group, Some(event)) => {
+            let (group, event) = (group.text.to_owned(), event.text.to_owned());
+            Ok(HandlerCondition::Match { group, event })
+        }
+        _ => Err(fault("SUBSYS_NOT_FOUND", of.at, "write `onmatch(GROUP.EVENT)`")),
     }
 }
 
@@ -74,7 +106,7 @@ fn handler(param: Part<'_>) -> Result<Handler, ParseError> {
 fn action_of(part: Part<'_>) -> Result<HandlerAction, ParseError> {
     let (before, action) = part.cut(".");
     let (name, params) = action.map_or((part, None), |action| action.cut("("));
-    let (true, Some(params)) = (before.text.is_empty(), params) else {
+    let (true, false, Some(params)) = (before.text.is_empty(), name.text.is_empty(), params) else {
         return Err(fault("ACTION_NOT_FOUND", part.at, ACTIONS));
     };
     let (list, Some(rest)) = params.cut(")") else {
@@ -84,31 +116,52 @@ fn action_of(part: Part<'_>) -> Result<HandlerAction, ParseError> {
     if !rest.text.is_empty() {
         return Err(fault("ACTION_NOT_FOUND", rest.at, "nothing may follow an action's `)`"));
     }
+    let has_keyword = name.text == "trace";
     match name.text {
-        "save" => Ok(HandlerAction::Save(saved(list)?)),
+        "save" => Ok(HandlerAction::Save(action_params(list)?)),
         "snapshot" if list.text.is_empty() => Ok(HandlerAction::Snapshot),
         "snapshot" => Err(fault("INVALID_PARAM", list.at, "`snapshot()` has no parameters")),
-        _ => Err(fault("ACTION_NOT_FOUND", name.at, ACTIONS)),
+        "trace" => {
+            let (event, rest) = list.cut(",");
+            let event = checked(event.trim())?.text.to_owned();
+            let params = rest.map_or(Ok(Vec::new()), action_params)?;
+            Ok(HandlerAction::Trace { event, has_keyword, params })
+        }
+        event => {
+            let (event, params) = (event.to_owned(), action_params(list)?);
+            Ok(HandlerAction::Trace { event, has_keyword, params })
+        }
     }
 }
 
-/// Parses the parameters of `save`.
-fn saved(list: Part<'_>) -> Result<Vec<SavedField>, ParseError> {
-    list.split(",").map(|part| saved_field(part.trim())).collect()
+fn action_params(list: Part<'_>) -> Result<Vec<ActionParam>, ParseError> {
+    let params: Vec<Part<'_>> = list.split(",").collect();
+    if let Some(more) = params.get(PARAMS_MAX) {
+        let message = format!("an action has at most {PARAMS_MAX} parameters");
+        return Err(fault("TOO_MANY_PARAMS", more.at, message));
+    }
+    params.into_iter().map(|part| action_param(part.trim())).collect()
 }
 
-fn saved_field(part: Part<'_>) -> Result<SavedField, ParseError> {
-    // The kernel's rule.
-    if part.text.len() < 2 {
-        let message = "a parameter of an action has two characters at least";
-        return Err(fault("INVALID_PARAM", part.at, message));
-    }
-    let value = match part.text.strip_prefix('$') {
-        Some(name) => Expression::Variable(VariableName { event: None, name: name.to_owned() }),
+/// Checks a parameter by the kernel's rule.
+fn checked(part: Part<'_>) -> Result<Part<'_>, ParseError> {
+    let message = "a parameter of an action has two characters at least";
+    (part.text.len() >= 2).then_some(part).ok_or_else(|| fault("INVALID_PARAM", part.at, message))
+}
+
+fn action_param(part: Part<'_>) -> Result<ActionParam, ParseError> {
+    checked(part)?;
+    let (event, last) = event_of(part);
+    let value = match last.text.strip_prefix('$') {
+        Some(name) => Expression::Variable(VariableName { event, name: name.to_owned() }),
+        None if event.is_some() => {
+            let message = "a field is of the histogram's event: set a variable of the other one";
+            return Err(fault("FIELD_NOT_FOUND", part.at, message));
+        }
         None if part.text.starts_with(|c: char| c.is_ascii_digit()) => {
             Expression::Constant(constant(part)?)
         }
         None => Expression::Field(field(part)?),
     };
-    Ok(SavedField { name: part.text.to_owned(), value })
+    Ok(ActionParam { name: part.text.to_owned(), value })
 }

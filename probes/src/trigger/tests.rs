@@ -10,6 +10,7 @@ use super::hist::HistTable;
 use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};
 use crate::events::{Control, Hit, Origin, Record, Returned, Step};
+use crate::synthetic::SyntheticDefinition;
 
 mod handlers;
 mod recorded;
@@ -176,6 +177,7 @@ fn hit_of(list: &[Argument], args: [u64; 3], pid: u32, took: u64) -> Hit {
         group: "kprobes".into(),
         event: "e".into(),
         event_id: 1,
+        is_synthetic: false,
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),
@@ -203,13 +205,21 @@ impl Variables for NoVariables {
     fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
         Err(VariableError::Unknown(name.clone()))
     }
+
+    fn is_event(&self, _: &str, _: &str) -> bool {
+        false
+    }
+
+    fn synthetic(&self, _: &str) -> Option<Arc<SyntheticDefinition>> {
+        None
+    }
 }
 
 /// A histogram over some hits.
 fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
     let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
     let table = HistTable::new(&hist, &fields(LINE), true, &NoVariables).unwrap();
-    hits.iter().for_each(|hit| assert!(!table.add(hit)));
+    hits.iter().for_each(|hit| assert!(!table.add(hit, &mut Vec::new())));
     table.at_once("LINE", &fields(LINE), Some(&symbols()))
 }
 
@@ -402,7 +412,14 @@ impl SwitchedEvents for NoEvents {
 /// Outcome of a hit: events as the lengths of their back-traces.
 fn steps(triggers: &Triggers, is_shown: bool) -> Vec<Result<usize, Control>> {
     let mut steps = Vec::new();
-    let shown = triggers.apply(hit([0; 3], 1, 0), &NoEvents, |_| is_shown, false, &mut steps);
+    let shown = triggers.apply(
+        hit([0; 3], 1, 0),
+        &NoEvents,
+        |_| is_shown,
+        false,
+        &mut steps,
+        &mut Vec::new(),
+    );
     let found: Vec<_> = steps
         .into_iter()
         .map(|step| match step {

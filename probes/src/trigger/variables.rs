@@ -11,15 +11,22 @@ use super::entries::{Entries, HistogramKey, lock};
 use super::error::{TriggerError, VariableError};
 use super::expression::{Expression, Operator, Variable, VariableName};
 use super::field::{HistField, Modifier};
-use crate::definition::Argument;
+use crate::definition::{Argument, ValueType, Width};
+use crate::synthetic::{SyntheticDefinition, TypeName};
 
-/// The variables of all histograms.
+/// The variables of all histograms, and the events that handlers refer to.
 pub(crate) trait Variables {
     /// Finds a variable.
     ///
     /// # Errors
     /// [`VariableError::Unknown`], [`VariableError::Ambiguous`].
     fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError>;
+
+    /// Returns true if there is such an event.
+    fn is_event(&self, group: &str, event: &str) -> bool;
+
+    /// The synthetic event of a name.
+    fn synthetic(&self, name: &str) -> Option<Arc<SyntheticDefinition>>;
 }
 
 /// A variable of an existing histogram.
@@ -42,13 +49,15 @@ impl FoundVariable {
     }
 }
 
-/// Unit of an expression's number, and its value if it is constant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Unit and type of an expression's number, and its value if it is constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NumberKind {
     /// It is in microseconds.
     is_usecs: bool,
     /// Its value, if it is always the same.
     constant: Option<u64>,
+    /// Its type, for fields of synthetic events: that of the first operand.
+    pub(super) type_name: TypeName,
 }
 
 /// A variable of a histogram.
@@ -145,11 +154,13 @@ impl Resolver<'_> {
                     return Err(VariableError::NoNumber(field.name.clone()).into());
                 }
                 let is_usecs = field.modifier == Modifier::Usecs;
-                (Formula::Field(column), NumberKind { is_usecs, constant: None })
+                let kind = NumberKind { is_usecs, constant: None, type_name: column.type_name() };
+                (Formula::Field(column), kind)
             }
             Expression::Constant(number) => {
                 let constant = Some(*number);
-                (Formula::Constant(*number), NumberKind { is_usecs: false, constant })
+                let type_name = TypeName::of(ValueType::Unsigned(Width::Quad));
+                (Formula::Constant(*number), NumberKind { is_usecs: false, constant, type_name })
             }
             Expression::Variable(name) => self.reference(name, read_once)?,
             Expression::Negated(operand) => {

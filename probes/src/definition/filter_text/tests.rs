@@ -10,7 +10,7 @@ fn fields() -> FieldKinds {
     let number = |is_signed| FieldKind::Number { is_signed, is_quad: !is_signed };
     let all = [("a", number(false)), ("i", number(true)), ("s", FieldKind::Text)];
     let arguments = all.map(|(name, kind)| (name.to_owned(), kind)).into();
-    FieldKinds::Known { probe: ProbeKind::Kprobe, arguments, last_cpu: 0 }
+    FieldKinds::Known { probe: Some(ProbeKind::Kprobe), arguments, last_cpu: 0 }
 }
 
 /// Checks identifiers and carets against those that Linux 6.12 gives for the same texts.

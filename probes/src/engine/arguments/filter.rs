@@ -1,4 +1,4 @@
-//! A filter's fields among a probe's arguments.
+//! A filter's fields among the arguments of a probe, or the fields of a synthetic event.
 
 use crate::definition::{
     Argument, COMM_FIELD, CPU_FIELD, FUNCTION_FIELD, Field, FieldError, Filter, IP_FIELD,
@@ -6,13 +6,13 @@ use crate::definition::{
 };
 use crate::error::ProbeError;
 
-/// Resolves the filter's fields.
+/// Resolves the filter's fields; `kind` is the probe's, a synthetic event has none.
 ///
 /// # Errors
 /// [`ProbeError::Filter`].
 pub(super) fn resolve(
     filter: Option<&WrittenFilter>,
-    kind: ProbeKind,
+    kind: Option<ProbeKind>,
     list: &[Argument],
 ) -> Result<Option<Filter<Field>>, ProbeError> {
     let mut find = |name: &String, wants_text: bool| field(kind, list, name, wants_text);
@@ -25,7 +25,7 @@ pub(super) fn resolve(
 }
 
 fn field(
-    kind: ProbeKind,
+    kind: Option<ProbeKind>,
     list: &[Argument],
     name: &str,
     wants_text: bool,
@@ -52,14 +52,16 @@ fn field(
     }
 }
 
-/// A field that every probe of this kind has.
-fn common_field(kind: ProbeKind, name: &str) -> Option<Field> {
+/// A field that every event of this kind has.
+fn common_field(kind: Option<ProbeKind>, name: &str) -> Option<Field> {
     Some(match (name, kind) {
         (PID_FIELD, _) => Field::Pid,
         (CPU_FIELD | "cpu" | "common_cpu", _) => Field::Cpu,
         (COMM_FIELD | "COMM", _) => Field::Comm,
-        (IP_FIELD, ProbeKind::Kprobe) | (FUNCTION_FIELD, ProbeKind::Kretprobe) => Field::At,
-        (RETURN_IP_FIELD, ProbeKind::Kretprobe) => Field::ReturnedTo,
+        (IP_FIELD, Some(ProbeKind::Kprobe)) | (FUNCTION_FIELD, Some(ProbeKind::Kretprobe)) => {
+            Field::At
+        }
+        (RETURN_IP_FIELD, Some(ProbeKind::Kretprobe)) => Field::ReturnedTo,
         _ => return None,
     })
 }

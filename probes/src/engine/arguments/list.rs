@@ -44,7 +44,7 @@ impl Arguments {
             // Their names depend on the kernel.
             return Ok(());
         }
-        filter::resolve(filter, definition.kind, &given).map(drop)
+        filter::resolve(filter, Some(definition.kind), &given).map(drop)
     }
 
     /// A definition's arguments without knowledge of the kernel.
@@ -100,13 +100,13 @@ impl Arguments {
         Ok(Self { list: list.into(), may_fault, has_bytes, kept: kept.into_iter().collect() })
     }
 
-    /// Resolves a filter over the arguments of a probe of this kind.
+    /// Resolves a filter over the arguments of a probe of this kind; a synthetic event has none.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
     pub(crate) fn filter(
         &self,
-        kind: ProbeKind,
+        kind: Option<ProbeKind>,
         filter: Option<&WrittenFilter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         filter::resolve(filter, kind, &self.list)

@@ -23,4 +23,5 @@ pub(crate) mod room;
 pub(crate) mod siblings;
 pub(crate) mod state;
 pub(crate) mod status;
+pub(crate) mod synthetic;
 pub(crate) mod types;

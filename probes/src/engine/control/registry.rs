@@ -10,11 +10,13 @@ use exoprobe_guest::Gva;
 
 use crate::budget::{Budget, Share};
 use crate::definition::ProbeKind;
+use crate::engine::control::synthetic::Synthetic;
 use crate::engine::patch::slots::Slots;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
+use crate::synthetic::{SYNTHETIC_GROUP, SyntheticDefinition};
 use crate::trigger::{
     EventSwitch, FoundVariable, HistChange, Live, SwitchSubject, SwitchedEvents, Triggers,
     VariableError, VariableName, Variables, switched_events,
@@ -25,6 +27,8 @@ pub(crate) struct Registry {
     pub(crate) probes: BTreeMap<u32, Registered>,
     /// Probes of no place: their hits are samples of the vCPUs.
     pub(crate) samplers: BTreeMap<u32, Registered>,
+    /// Synthetic events by name.
+    pub(crate) synthetics: BTreeMap<Arc<str>, Arc<Synthetic>>,
     pub(crate) sites: Sites,
     /// The probes of each event, in order of registration.
     pub(crate) names: HashMap<(Arc<str>, Arc<str>), Vec<u32>>,
@@ -42,13 +46,20 @@ pub(crate) const NOT_BEGUN: &str = "the guest's kernel has not begun yet";
 
 impl SwitchedEvents for Registry {
     fn is_due(&self, EventSwitch { subject, on, group, event }: &EventSwitch) -> bool {
+        if let Some(found) = self.synthetic_of(group, event) {
+            return *subject == SwitchSubject::Histograms || found.is_enabled() != *on;
+        }
         let Ok(first) = self.first(group, event) else { return false };
         *subject == SwitchSubject::Histograms || first.probe.records_events() != *on
     }
 
     fn switch(&self, EventSwitch { subject, on, group, event }: &EventSwitch) {
         let ids = self.ids(group, event).unwrap_or_default();
+        let synthetic = self.synthetic_of(group, event);
         match subject {
+            SwitchSubject::Event if synthetic.is_some() => {
+                synthetic.iter().for_each(|found| found.enabled.store(*on, Ordering::SeqCst));
+            }
             SwitchSubject::Event => {
                 for id in ids {
                     self.probes[id].probe.enabled.store(*on, Ordering::SeqCst);
@@ -56,7 +67,11 @@ impl SwitchedEvents for Registry {
             }
             SwitchSubject::Histograms => {
                 let change = if *on { HistChange::Continue } else { HistChange::Pause };
-                self.triggers_of(ids).iter().for_each(|live| live.change(change));
+                let triggers = match synthetic.map(|found| found.triggers()) {
+                    Some(triggers) => triggers.map(|all| all.list().to_vec()).unwrap_or_default(),
+                    None => self.triggers_of(ids),
+                };
+                triggers.iter().for_each(|live| live.change(change));
             }
         }
     }
@@ -65,11 +80,9 @@ impl SwitchedEvents for Registry {
 impl Variables for Registry {
     fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
         let mut found: Option<FoundVariable> = None;
-        for (probe, triggers) in self.triggered() {
+        for (of_event, triggers) in self.triggered() {
             let of = name.event.as_ref();
-            if of.is_some_and(|(group, event)| {
-                (&**group, &**event) != (&*probe.group, &*probe.event)
-            }) {
+            if of.is_some_and(|(group, event)| !of_event.is(group, event)) {
                 continue;
             }
             let tables = triggers.list().iter().filter_map(|live| live.table());
@@ -81,6 +94,28 @@ impl Variables for Registry {
             }
         }
         found.ok_or_else(|| VariableError::Unknown(name.clone()))
+    }
+
+    fn is_event(&self, group: &str, event: &str) -> bool {
+        self.has_event(group, event)
+    }
+
+    fn synthetic(&self, name: &str) -> Option<Arc<SyntheticDefinition>> {
+        self.synthetic_named(name).map(|found| Arc::clone(&found.definition))
+    }
+}
+
+/// An event that has triggers.
+struct TriggeredEvent<'a> {
+    group: &'a Arc<str>,
+    event: &'a Arc<str>,
+    /// Of a probe, its number.
+    probe: Option<u32>,
+}
+
+impl TriggeredEvent<'_> {
+    fn is(&self, group: &str, event: &str) -> bool {
+        (&**self.group, &**self.event) == (group, event)
     }
 }
 
@@ -127,6 +162,7 @@ impl Registry {
         Self {
             probes: BTreeMap::new(),
             samplers: BTreeMap::new(),
+            synthetics: BTreeMap::new(),
             sites: Sites::default(),
             names: HashMap::new(),
             slots: Slots::default(),
@@ -221,11 +257,56 @@ impl Registry {
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
     }
 
-    /// The probes that have triggers, with these. It costs a load for each probe that has none.
-    fn triggered(&self) -> impl Iterator<Item = (&Probe, Arc<Triggers>)> {
+    /// The probes and synthetic events that have triggers, with these. It costs a load for each
+    /// that has none.
+    fn triggered(&self) -> impl Iterator<Item = (TriggeredEvent<'_>, Arc<Triggers>)> {
         let probes = self.probes.values().map(|registered| &*registered.probe);
         let triggered = probes.filter(|probe| probe.has_triggers());
-        triggered.filter_map(|probe| Some((probe, probe.triggers()?)))
+        let probes = triggered.filter_map(|probe| {
+            let Probe { id, group, event, .. } = probe;
+            Some((TriggeredEvent { group, event, probe: Some(*id) }, probe.triggers()?))
+        });
+        let synthetics = self.synthetics.values().filter_map(|found| {
+            let Synthetic { group, event, .. } = &**found;
+            Some((TriggeredEvent { group, event, probe: None }, found.triggers()?))
+        });
+        probes.chain(synthetics)
+    }
+
+    /// The synthetic event of a name.
+    pub(crate) fn synthetic_named(&self, name: &str) -> Option<&Arc<Synthetic>> {
+        self.synthetics.get(name)
+    }
+
+    /// The synthetic event of a name, in the group of those.
+    pub(crate) fn synthetic_of(&self, group: &str, event: &str) -> Option<&Arc<Synthetic>> {
+        self.synthetic_named(event).filter(|_| group == SYNTHETIC_GROUP)
+    }
+
+    /// Returns true if there is an event of probes or a synthetic one.
+    pub(crate) fn has_event(&self, group: &str, event: &str) -> bool {
+        self.synthetic_of(group, event).is_some() || self.ids(group, event).is_ok()
+    }
+
+    /// Names of the synthetic events that triggers of other events switch.
+    pub(crate) fn switched_synthetics(&self) -> HashSet<String> {
+        let mut switched = HashSet::new();
+        for (of_event, triggers) in self.triggered() {
+            let all = triggers.list().iter().filter_map(|live| live.switch());
+            let others = all.filter(|to| !of_event.is(&to.group, &to.event));
+            let synthetic = others.filter(|to| to.group == SYNTHETIC_GROUP);
+            switched.extend(synthetic.map(|to| to.event.clone()));
+        }
+        switched
+    }
+
+    /// Names of the synthetic events that triggers make, and of those that others switch.
+    pub(crate) fn used_synthetics(&self) -> HashSet<String> {
+        let mut used = self.switched_synthetics();
+        for (_, triggers) in self.triggered() {
+            used.extend(triggers.list().iter().flat_map(|live| live.makes()).map(str::to_owned));
+        }
+        used
     }
 
     /// The triggers of the event that some probes are of.
@@ -273,7 +354,9 @@ impl Registry {
         if leaving.is_empty() {
             return Ok(());
         }
-        let mut left = self.triggered().filter(|(other, _)| !going.contains(&other.id));
+        let is_left =
+            |other: &TriggeredEvent<'_>| other.probe.is_none_or(|id| !going.contains(&id));
+        let mut left = self.triggered().filter(|(other, _)| is_left(other));
         let found = left
             .find_map(|(_, triggers)| leaving.iter().find(|(_, live)| refer_to(&triggers, live)));
         match found {
@@ -285,10 +368,9 @@ impl Registry {
     /// Returns true if a trigger of another event switches this one.
     pub(crate) fn is_switched(&self, group: &str, event: &str) -> bool {
         let is_it = |to: &EventSwitch| (&*to.group, &*to.event) == (group, event);
-        let others = |probe: &Probe| (&*probe.group, &*probe.event) != (group, event);
-        self.triggered().any(|(probe, triggers)| {
+        self.triggered().any(|(of_event, triggers)| {
             let mut switches = triggers.list().iter().filter_map(|live| live.switch());
-            others(probe) && switches.any(is_it)
+            !of_event.is(group, event) && switches.any(is_it)
         })
     }
 
@@ -303,7 +385,7 @@ impl Registry {
         let switch =
             |triggers: &Triggers| triggers.list().iter().any(|live| live.switch().is_some());
         let found = self.triggered().filter(|(_, triggers)| switch(triggers));
-        found.map(|(probe, _)| (Arc::clone(&probe.group), Arc::clone(&probe.event))).collect()
+        found.map(|(of, _)| (Arc::clone(of.group), Arc::clone(of.event))).collect()
     }
 
     /// Return probes; their calls end with a task.

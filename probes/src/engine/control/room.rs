@@ -5,6 +5,7 @@ use crate::budget::Exceeded;
 use crate::definition::{ProbeKind, ReturnMode};
 use crate::error::ProbeError;
 use crate::events::EventLimits;
+use crate::synthetic::SyntheticDefinition;
 
 use crate::engine::probe::handlers::NewProbe;
 use crate::engine::probe::registered::maxactive;
@@ -45,6 +46,11 @@ impl From<Exceeded> for ProbeError {
     fn from(Exceeded { wanted, taken, most }: Exceeded) -> Self {
         Self::NoMemory { wanted, taken, most }
     }
+}
+
+/// The most memory that a synthetic event may take, in bytes.
+pub(crate) fn of_synthetic(definition: &SyntheticDefinition) -> usize {
+    PROBE + definition.fields.len() * ARGUMENT
 }
 
 /// The most memory that a probe may take, in bytes.

@@ -1,5 +1,6 @@
 //! From the rings to the store.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,10 +9,14 @@ use rustc_hash::FxHashMap;
 use crate::definition::{Action, Field, Filter};
 use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::control::state::Control;
+use crate::engine::control::synthetic::Cause;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{Consumer, Hit, Origin, Record, RecordedHit, Step};
-use crate::trigger::{Triggers, holds};
+use crate::trigger::{MadeEvent, Triggers, holds};
+
+/// Most synthetic events that are made of one hit: their triggers may make more of them.
+const MADE_MAX: usize = 64;
 
 /// A record from a ring.
 struct Read {
@@ -42,7 +47,10 @@ impl RecordedProbe {
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let keeps_stack = probe.actions.contains(&Action::Stack);
-        if !triggers.apply(hit, registry, records_events, keeps_stack, steps) {
+        let (cause, mut made) = (Cause::from(&hit), Vec::new());
+        let shown = triggers.apply(hit, registry, records_events, keeps_stack, steps, &mut made);
+        make(registry, made, cause, steps);
+        if !shown {
             // It was recorded for its triggers alone.
             self.refuse();
         }
@@ -52,6 +60,28 @@ impl RecordedProbe {
     fn refuse(&self) {
         self.probe.counters.recorded.fetch_sub(1, Ordering::Relaxed);
         count(&self.probe.counters.filtered);
+    }
+}
+
+/// Makes hits of synthetic events, which may have more made by their own triggers.
+fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, steps: &mut Vec<Step>) {
+    let (mut waiting, mut left) = (VecDeque::from(made), MADE_MAX);
+    while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
+        let Some(event) = registry.synthetic_named(&definition.name) else { continue };
+        if left == 0 {
+            return;
+        }
+        left -= 1;
+        let hit = event.hit(values, cause);
+        match event.triggers() {
+            Some(triggers) => {
+                let (mut more, shows) = (Vec::new(), |hit: &Hit| event.shows(hit));
+                triggers.apply(hit, registry, shows, false, steps, &mut more);
+                waiting.extend(more);
+            }
+            None if event.shows(&hit) => steps.push(Step::Keep(hit)),
+            None => {}
+        }
     }
 }
 
@@ -151,6 +181,7 @@ impl Engine {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             event_id,
+            is_synthetic: false,
             symbol_name: from.symbol.clone(),
             offset: from.offset,
             at,

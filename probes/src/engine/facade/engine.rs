@@ -8,6 +8,7 @@ use exoprobe_guest::{ExitHook, GuestClock};
 use exoprobe_introspect::Btf;
 
 use crate::engine::control::register::Registration;
+use crate::engine::control::registry::Registered;
 use crate::engine::control::room::Limits;
 use crate::engine::control::state::Control;
 use crate::engine::facade::batch::{Batch, Selection, UnregisterError};
@@ -21,6 +22,7 @@ use crate::engine::optimize::search::SearchStatistics;
 use crate::error::{BatchError, ProbeError};
 use crate::events::EventStore;
 use crate::status::ProbeStatus;
+use crate::synthetic::SYNTHETIC_GROUP;
 use exoprobe_guest::Guest;
 
 /// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or
@@ -266,17 +268,25 @@ impl Engine {
     /// Group and name of every event, in no order: quicker than [`Self::list`].
     #[must_use]
     pub fn names(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        self.lock().registry.names.keys().cloned().collect()
+        let control = self.lock();
+        let synthetics = control.registry.synthetics.values();
+        let synthetics =
+            synthetics.map(|found| (Arc::clone(&found.group), Arc::clone(&found.event)));
+        control.registry.names.keys().cloned().chain(synthetics).collect()
     }
 
-    /// Whether there is such a probe, or, without an event, any of that group.
+    /// Whether there is such an event, also a synthetic one, or, without an event, any of that
+    /// group.
     #[must_use]
     pub fn has_event(&self, group: &str, event: Option<&str>) -> bool {
         let control = self.lock();
         match event {
-            Some(event) => control.registry.ids(group, event).is_ok(),
+            Some(event) => control.registry.has_event(group, event),
             None => {
-                control.registry.probes.values().any(|registered| *registered.probe.group == *group)
+                let synthetics = &control.registry.synthetics;
+                let is_it = |registered: &Registered| *registered.probe.group == *group;
+                (group == SYNTHETIC_GROUP && !synthetics.is_empty())
+                    || control.registry.probes.values().any(is_it)
             }
         }
     }

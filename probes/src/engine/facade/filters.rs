@@ -9,7 +9,7 @@ use crate::definition::{Argument, Fetch, FieldKinds, RefusedFilter, ValueType, W
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
-use crate::engine::facade::triggers::check_recorded;
+use crate::engine::facade::subject::check_recorded;
 use crate::error::ProbeError;
 
 /// A field of a probe's events.
@@ -43,14 +43,17 @@ impl Engine {
         })
     }
 
-    /// The kinds of the fields of an event, as far as they are known.
+    /// The kinds of the fields of an event, also of a synthetic one, as far as they are known.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn field_kinds(&self, group: &str, event: &str) -> Result<FieldKinds, ProbeError> {
         let control = self.lock();
+        if let Some(found) = control.registry.synthetic_of(group, event) {
+            return Ok(FieldKinds::of(None, &found.arguments.list, self.guest.vcpus()));
+        }
         let probe = &control.registry.first(group, event)?.probe;
-        let kind = probe.definition.kind;
+        let kind = Some(probe.definition.kind);
         if probe.has_arguments() {
             return Ok(FieldKinds::of(kind, &probe.arguments().list, self.guest.vcpus()));
         }
@@ -85,9 +88,17 @@ impl Engine {
         filter: Option<WrittenFilter>,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
+        let filter = filter.map(Arc::new);
+        if let Some(synthetic) = control.registry.synthetic_of(group, event).cloned() {
+            let arguments = &synthetic.arguments;
+            let found = arguments.filter(None, filter.as_deref())?;
+            check_recorded(found.as_ref(), &arguments.list)?;
+            self.drain_locked(&mut control);
+            synthetic.filter.set(filter, found);
+            return Ok(());
+        }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
-        let filter = filter.map(Arc::new);
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
         if probes[0].has_triggers() {
@@ -117,9 +128,14 @@ impl Engine {
         refused: RefusedFilter,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
+        let refused = Arc::new(refused);
+        if let Some(synthetic) = control.registry.synthetic_of(group, event).cloned() {
+            self.drain_locked(&mut control);
+            synthetic.filter.refuse(refused);
+            return Ok(());
+        }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
-        let refused = Arc::new(refused);
         if probes.iter().all(|probe| probe.event_filter.written().is_none()) {
             // The code in the guest stays as it is.
             probes.iter().for_each(|probe| probe.event_filter.refuse(Arc::clone(&refused)));
@@ -138,6 +154,9 @@ impl Engine {
     #[must_use]
     pub fn refused_filter(&self, group: &str, event: &str) -> Option<Arc<RefusedFilter>> {
         let control = self.lock();
+        if let Some(synthetic) = control.registry.synthetic_of(group, event) {
+            return synthetic.filter.refused();
+        }
         let first = control.registry.first(group, event).ok()?;
         first.probe.event_filter.refused()
     }

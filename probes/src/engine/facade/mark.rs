@@ -29,6 +29,7 @@ impl Engine {
             group: NAME.0.into(),
             event: NAME.1.into(),
             event_id: MARK,
+            is_synthetic: false,
             symbol_name: None,
             offset: 0,
             at: Gva(0),

@@ -7,12 +7,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
-use crate::engine::probe::registered::Probe;
+use crate::engine::facade::subject::{Subject, check_recorded, check_records};
 use crate::error::ProbeError;
 use crate::trigger::{
     EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, Trigger,
@@ -36,27 +35,41 @@ impl Engine {
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
-        let ids = control.registry.ids(group, event)?.to_vec();
+        let subject = Subject::find(&control.registry, group, event)?;
         // What was hit so far is of before.
         self.drain_locked(&mut control);
-        let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
-        let there = control.registry.triggers_of(&ids);
+        let there = subject.triggers();
         let command = command.of_event(group, event);
         let changed = match command {
             TriggerCommand::Remove(trigger) => {
-                without_trigger(&control.registry, &probe, &there, &trigger)
+                without_trigger(&control.registry, &subject, &there, &trigger)
             }
             TriggerCommand::Add(trigger) => {
-                with_trigger(&control.registry, &probe, &there, trigger)
+                with_trigger(&control.registry, &subject, &there, trigger)
             }
         };
         let Some(list) = changed? else { return Ok(()) };
         let switched = switched_events(&there).chain(switched_events(&list)).collect();
-        self.replace_triggers(&mut control, &ids, list)?;
+        self.replace(&mut control, &subject, list)?;
         self.arm_switched(&mut control, switched).inspect_err(|_| {
             // It has nothing more to arm.
-            let _ = self.replace_triggers(&mut control, &ids, there);
+            let _ = self.replace(&mut control, &subject, there);
         })
+    }
+
+    fn replace(
+        &self,
+        control: &mut Control,
+        subject: &Subject,
+        list: Vec<Arc<Live>>,
+    ) -> Result<(), ProbeError> {
+        match subject {
+            Subject::Probes(_, ids) => self.replace_triggers(control, ids, list),
+            Subject::Synthetic(synthetic) => {
+                synthetic.set_triggers(Triggers::new(list, false));
+                Ok(())
+            }
+        }
     }
 
     /// Checks whether an event can have a trigger, whatever others it has.
@@ -71,10 +84,10 @@ impl Engine {
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
         let control = self.lock();
-        let probe = Arc::clone(&control.registry.first(group, event)?.probe);
+        let subject = Subject::find(&control.registry, group, event)?;
         match command.of_event(group, event) {
             TriggerCommand::Remove(_) => Ok(()),
-            TriggerCommand::Add(trigger) => live(&control.registry, &probe, trigger).map(drop),
+            TriggerCommand::Add(trigger) => live(&control.registry, &subject, trigger).map(drop),
         }
     }
 
@@ -103,14 +116,12 @@ impl Engine {
     /// Removes triggers that switch events that no longer exist.
     pub(super) fn drop_lost_switches(&self, control: &mut Control) {
         for (group, event) in control.registry.events_with_switches() {
-            let Ok(ids) = control.registry.ids(&group, &event).map(<[u32]>::to_vec) else {
-                continue;
-            };
+            let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
             let is_lost = |registry: &Registry, live: &Live| {
-                live.switch().is_some_and(|to| registry.ids(&to.group, &to.event).is_err())
+                live.switch().is_some_and(|to| !registry.has_event(&to.group, &to.event))
             };
             // Removing triggers does not fail.
-            let _ = self.remove_triggers(control, &ids, is_lost);
+            let _ = self.remove_triggers(control, &subject, is_lost);
         }
     }
 
@@ -118,15 +129,15 @@ impl Engine {
     fn remove_triggers(
         &self,
         control: &mut Control,
-        ids: &[u32],
+        subject: &Subject,
         is_removed: impl Fn(&Registry, &Live) -> bool,
     ) -> Result<(), ProbeError> {
-        let list = control.registry.triggers_of(ids);
+        let list = subject.triggers();
         let left = list.iter().filter(|live| !is_removed(&control.registry, live));
         let left: Vec<Arc<Live>> = left.cloned().collect();
         match left.len() == list.len() {
             true => Ok(()),
-            false => self.replace_triggers(control, ids, left),
+            false => self.replace(control, subject, left),
         }
     }
 
@@ -137,13 +148,13 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn remove_histograms(&self, group: &str, event: &str) -> Result<(), ProbeError> {
         let mut control = self.lock();
-        let ids = control.registry.ids(group, event)?.to_vec();
-        self.drain_triggered(&mut control, &ids);
-        let there = control.registry.triggers_of(&ids);
+        let subject = Subject::find(&control.registry, group, event)?;
+        self.drain_locked(&mut control);
+        let there = subject.triggers();
         if there.iter().any(|live| control.registry.is_referenced(live)) {
             return Ok(());
         }
-        self.remove_triggers(&mut control, &ids, |_, live| live.table().is_some())
+        self.remove_triggers(&mut control, &subject, |_, live| live.table().is_some())
     }
 
     /// The triggers of an event, each as the file `trigger` has it: the newest first, except
@@ -153,8 +164,8 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn triggers(&self, group: &str, event: &str) -> Result<Vec<String>, ProbeError> {
         let control = self.lock();
-        let triggers = control.registry.first(group, event)?.probe.triggers();
-        Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
+        let triggers = Subject::find(&control.registry, group, event)?.triggers();
+        Ok(triggers.iter().map(|live| live.line()).collect())
     }
 
     /// Returns true if a histogram's handler takes snapshots.
@@ -184,13 +195,12 @@ impl Engine {
     ) -> Result<Vec<HistogramTable>, ProbeError> {
         let (triggers, list, symbols) = {
             let mut control = self.lock();
-            let probe = Arc::clone(&control.registry.first(group, event)?.probe);
+            let subject = Subject::find(&control.registry, group, event)?;
             self.drain_locked(&mut control);
-            let Some(triggers) = probe.triggers() else { return Ok(Vec::new()) };
             let symbols = control.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
-            (triggers, probe.arguments().list.clone(), symbols)
+            (subject.triggers(), subject.list(), symbols)
         };
-        let tables = triggers.list().iter().filter_map(|live| {
+        let tables = triggers.iter().filter_map(|live| {
             let line = live.line();
             Some(live.table()?.at_once(&line, &list, symbols.as_ref()))
         });
@@ -231,26 +241,24 @@ impl Engine {
     }
 }
 
-/// Where a trigger is among those of a probe's event.
-fn position(probe: &Probe, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
-    let arguments = probe.has_arguments().then(|| probe.arguments());
-    let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
-    let kind = of.kind.clone().with_listed_names(list);
+/// Where a trigger is among those of an event.
+fn position(subject: &Subject, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
+    let kind = of.kind.clone().with_listed_names(&subject.list());
     there.iter().position(|live| live.trigger.kind.is_same(&kind))
 }
 
 /// The triggers without one; `None` without a change.
 fn without_trigger(
     registry: &Registry,
-    probe: &Probe,
+    subject: &Subject,
     there: &[Arc<Live>],
     trigger: &Trigger,
 ) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
-    switched_event(registry, trigger)?;
+    check_switched(registry, trigger, false)?;
     // As in the kernel: one that there is not is removed already, as when the file was opened anew.
-    let Some(at) = position(probe, there, trigger) else { return Ok(None) };
+    let Some(at) = position(subject, there, trigger) else { return Ok(None) };
     if registry.is_referenced(&there[at]) {
-        return Err(VariableError::Referenced(probe.event.to_string()).into());
+        return Err(VariableError::Referenced(subject.name().to_string()).into());
     }
     let mut left = there.to_vec();
     left.remove(at);
@@ -260,13 +268,13 @@ fn without_trigger(
 /// The triggers with a new one; `None` where a histogram was changed.
 fn with_trigger(
     registry: &Registry,
-    probe: &Probe,
+    subject: &Subject,
     there: &[Arc<Live>],
     trigger: Trigger,
 ) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
     let name = trigger.kind.name();
     check_names(&trigger, there)?;
-    match (position(probe, there, &trigger), hist_change(&trigger)) {
+    match (position(subject, there, &trigger), hist_change(&trigger)) {
         (Some(at), Some(change)) => {
             there[at].change(change);
             Ok(None)
@@ -277,7 +285,7 @@ fn with_trigger(
         }
         (None, _) if there.len() >= TRIGGERS_MAX => Err(TriggerError::TooMany(TRIGGERS_MAX).into()),
         (None, _) => {
-            let new = [Arc::new(live(registry, probe, trigger)?)];
+            let new = [Arc::new(live(registry, subject, trigger)?)];
             // As in the kernel, the newest comes first, but for histograms.
             Ok(Some(match new[0].table() {
                 Some(_) => [there, &new].concat(),
@@ -310,45 +318,34 @@ fn check_names(new: &Trigger, there: &[Arc<Live>]) -> Result<(), VariableError> 
     }
 }
 
-/// Whether all hits of a probe can be recorded, and their filter looked at later.
-fn check_records(probe: &Probe) -> Result<(), ProbeError> {
-    // All else would be done by hits that are not wanted for it.
-    let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
-    if !records || probe.has_handlers() || probe.consumer.is_some() {
-        return Err(TriggerError::NotOnlyRecords.into());
-    }
-    if !probe.has_arguments() {
-        return Err(TriggerError::Pending.into());
-    }
-    check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
-}
-
-/// A probe of the event that a trigger switches; `None` if it switches none.
+/// Checks that the event that a trigger switches is there, and can be switched.
 ///
 /// # Errors
-/// [`TriggerError::NoEvent`].
-fn switched_event<'a>(
-    registry: &'a Registry,
-    trigger: &Trigger,
-) -> Result<Option<&'a Probe>, TriggerError> {
+/// [`TriggerError::NoEvent`]; as [`check_records`], where `is_set` wants the trigger set.
+fn check_switched(registry: &Registry, trigger: &Trigger, is_set: bool) -> Result<(), ProbeError> {
     let TriggerKind::Switch(EventSwitch { group, event, .. }) = &trigger.kind else {
-        return Ok(None);
+        return Ok(());
     };
-    let found = registry.first(group, event);
-    let found = found.map_err(|_| TriggerError::NoEvent(format!("{group}:{event}")))?;
-    Ok(Some(&found.probe))
+    match Subject::find(registry, group, event) {
+        Ok(Subject::Probes(probe, _)) if is_set => check_records(&probe),
+        Ok(_) => Ok(()),
+        Err(_) => Err(TriggerError::NoEvent(format!("{group}:{event}")).into()),
+    }
 }
 
-/// A new trigger of a probe's event.
-fn live(registry: &Registry, probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
-    switched_event(registry, &trigger)?.map_or(Ok(()), check_records)?;
-    check_records(probe)?;
-    let arguments = probe.arguments();
-    let filter = arguments.filter(probe.definition.kind, trigger.filter.as_ref())?;
-    check_recorded(filter.as_ref(), &arguments.list)?;
-    let is_return = probe.returns().is_some();
-    let fields = Fields { list: &arguments.list, is_return, variables: registry };
-    let new = Live::new(trigger, filter, &fields)?;
+/// A new trigger of an event.
+fn live(registry: &Registry, subject: &Subject, trigger: Trigger) -> Result<Live, ProbeError> {
+    check_switched(registry, &trigger, true)?;
+    let is_return = subject.is_return();
+    let new = subject.with_arguments(|arguments| {
+        let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
+        check_recorded(filter.as_ref(), &arguments.list)?;
+        let fields = Fields { list: &arguments.list, is_return, variables: registry };
+        Ok(Live::new(trigger, filter, &fields)?)
+    })?;
+    if matches!(subject, Subject::Synthetic(_)) && new.wants_stack() {
+        return Err(TriggerError::NoStack.into());
+    }
     match new.name().and_then(|name| registry.histogram_named(name)) {
         Some(other) => Ok(new.sharing(&other)?),
         None => {
@@ -370,22 +367,5 @@ fn check_snapshots(registry: &Registry, new: &Live) -> Result<(), TriggerError> 
         0 => Ok(()),
         1 if !registry.takes_snapshots() => Ok(()),
         _ => Err(TriggerError::TakesSnapshots),
-    }
-}
-
-/// Whether records have all that a filter looks at.
-///
-/// # Errors
-/// [`TriggerError::UserText`].
-pub(crate) fn check_recorded(
-    filter: Option<&Filter<Field>>,
-    list: &[Argument],
-) -> Result<(), ProbeError> {
-    let Some(filter) = filter else { return Ok(()) };
-    let is_of =
-        |index: &usize| filter.asks_for(&|field| field == Field::UserText { index: *index });
-    match (0..list.len()).find(is_of) {
-        Some(index) => Err(TriggerError::UserText(list[index].name.clone() + USER_TEXT).into()),
-        None => Ok(()),
     }
 }

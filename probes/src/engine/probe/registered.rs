@@ -232,7 +232,7 @@ impl Probe {
         filter: Option<&WrittenFilter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         match self.has_arguments() {
-            true => self.arguments().filter(self.definition.kind, filter),
+            true => self.arguments().filter(Some(self.definition.kind), filter),
             false => Arguments::check(&self.definition, filter).map(|()| None),
         }
     }

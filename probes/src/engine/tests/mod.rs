@@ -16,6 +16,7 @@ mod scoped;
 mod search;
 mod siblings;
 mod stacks;
+mod synthetic;
 mod tick;
 mod triggers;
 

@@ -19,13 +19,13 @@ impl Fake {
         (self.engine.events().read(1, 100).events.len(), hits)
     }
 
-    fn run_all(&self, places: &[Gva]) {
+    pub(super) fn run_all(&self, places: &[Gva]) {
         for at in places {
             self.run(*at);
         }
     }
 
-    fn assert_balanced(&self) {
+    pub(super) fn assert_balanced(&self) {
         let found = self.status("e");
         assert_eq!(found.hits, found.recorded + found.filtered + found.lost, "{found:?}");
     }
@@ -124,7 +124,7 @@ fn probes_that_do_more_than_record_have_no_triggers_and_events_no_more_than_some
 }
 
 /// An event `e` at one function, with an argument, and an event `f` at another, neither enabled.
-fn two_events() -> Fake {
+pub(super) fn two_events() -> Fake {
     let fake = Fake::booted();
     fake.register("p:e work a=%di");
     fake.register("p:f far_off a=%di");
@@ -294,7 +294,7 @@ fn histograms_are_of_the_memory_for_probes() {
 }
 
 /// Sets a trigger of an event.
-fn set(fake: &Fake, event: &str, command: &str) -> Result<(), TriggerError> {
+pub(super) fn set(fake: &Fake, event: &str, command: &str) -> Result<(), TriggerError> {
     match fake.engine.set_trigger("kprobes", event, parse_trigger(command).unwrap()) {
         Ok(()) => Ok(()),
         Err(ProbeError::Trigger(error)) => Err(error),

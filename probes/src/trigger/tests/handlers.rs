@@ -1,6 +1,7 @@
 //! Tests of handlers.
 
 use super::*;
+use crate::synthetic::{SyntheticCommand, parse_synthetic};
 
 #[test]
 fn handlers_are_listed_as_by_the_kernel() {
@@ -23,6 +24,13 @@ fn handlers_are_listed_as_by_the_kernel() {
         assert_eq!(added(&format!("hist:{written}")).to_string(), listed, "{written}");
         assert_eq!(added(&listed).to_string(), listed, "{written}");
     }
+    for action in ["sy(vv,$ts,10)", "trace(sy,kprobes.f.$ts,vv)", "trace(sy)"] {
+        for condition in ["onmatch(kprobes.f)", "onmax($mx)", "onchange($mx)"] {
+            let parts = "sort=hitcount:size=2048";
+            let command = format!("hist:keys=kk:vals=hitcount:mx=vv:{parts}:{condition}.{action}");
+            assert_eq!(added(&command).to_string(), command);
+        }
+    }
     // The kernel's order of parts.
     let all = "hist:keys=kk:vals=vv:mx=vv:sort=vv:size=256:nohitcount:onchange($mx).save(vv)";
     assert_eq!(added(all).to_string(), all);
@@ -41,7 +49,6 @@ fn faults_of_handlers_have_their_place() {
         ("onmax($mx)", "ACTION_NOT_FOUND", ""),
         ("onmax($mx).save", "ACTION_NOT_FOUND", ".save"),
         ("onmax($mx)x.save(vv)", "ACTION_NOT_FOUND", "x.save(vv)"),
-        ("onmax($mx).savex(vv)", "ACTION_NOT_FOUND", "savex(vv)"),
         ("onmax($mx).save(vv)x", "ACTION_NOT_FOUND", "x"),
         ("onmax($mx).save(vv", "NO_CLOSING_PAREN", ""),
         ("onmax($mx).snapshot(vv)", "INVALID_PARAM", "vv)"),
@@ -51,7 +58,13 @@ fn faults_of_handlers_have_their_place() {
         ("onmax($mx).save(1x)", "EXPECT_NUMBER", "1x)"),
         ("onmax($mx).save(vv+1)", "FIELD_NOT_FOUND", "vv+1)"),
         ("onmax($mx).save(vv.zz)", "BAD_FIELD_MODIFIER", "zz)"),
-        ("onmatch(g.e).save(vv)", "HIST_CREATE_FAIL", "onmatch(g.e).save(vv)"),
+        ("onmatch(g.e).save(vv)", "ACTION_MISMATCH", "save(vv)"),
+        ("onmatch(g.e", "NO_CLOSING_PAREN", ""),
+        ("onmatch(g).sy(vv)", "SUBSYS_NOT_FOUND", "g).sy(vv)"),
+        ("onmatch(g.e).sy", "ACTION_NOT_FOUND", ".sy"),
+        ("onmatch(g.e).sy()", "INVALID_PARAM", ")"),
+        ("onmatch(g.e).trace()", "INVALID_PARAM", ")"),
+        ("onmax($mx).trace(sy,g.e.vv)", "FIELD_NOT_FOUND", "g.e.vv)"),
         ("onmax($mx).save(vv):onmax($mx).save(kk)", "TOO_MANY_SAVE_ACTIONS", "onmax($mx).save(kk)"),
     ];
     for (written, id, rest) in cases {
@@ -126,7 +139,14 @@ fn the_hit_of_a_snapshot_is_in_it() {
     let all = triggers(&["snapshot:1", "hist:keys=fd:mx=fd:onchange($mx).snapshot()", "traceoff"]);
     let outcome = |fd: u64, is_shown: bool| {
         let mut steps = Vec::new();
-        all.apply(hit([fd, 0, 0], 1, 0), &NoEvents, |_| is_shown, false, &mut steps);
+        all.apply(
+            hit([fd, 0, 0], 1, 0),
+            &NoEvents,
+            |_| is_shown,
+            false,
+            &mut steps,
+            &mut Vec::new(),
+        );
         let shown = |step: Step| match step {
             Step::Keep(_) => None,
             Step::Control(control) => Some(control),
@@ -143,4 +163,59 @@ fn the_hit_of_a_snapshot_is_in_it() {
     assert_eq!(taken(), Some(SnapshotTaken { value: 4, keys: keys(4) }));
     table.clear();
     assert_eq!(taken(), None);
+}
+
+/// One synthetic event.
+struct OneSynthetic(&'static str);
+
+impl Variables for OneSynthetic {
+    fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
+        Err(VariableError::Unknown(name.clone()))
+    }
+
+    fn is_event(&self, group: &str, event: &str) -> bool {
+        (group, event) == ("g", "e")
+    }
+
+    fn synthetic(&self, name: &str) -> Option<Arc<SyntheticDefinition>> {
+        let Ok(SyntheticCommand::Define(found)) = parse_synthetic(self.0) else { panic!() };
+        (found.name == name).then(|| Arc::new(found))
+    }
+}
+
+#[test]
+fn values_of_synthetic_events_have_the_number_and_the_types_of_its_fields() {
+    let made = |definition, handler: &str| {
+        let command = format!("hist:keys=fd:mx=len:{handler}");
+        let TriggerKind::Hist(hist) = added(&command).kind else { panic!() };
+        HistTable::new(&hist, &fields(LINE), true, &OneSynthetic(definition)).map(|table| {
+            let mut made = Vec::new();
+            table.add(&hit([u64::from(u32::MAX), 8, 0], 7, 250), &mut made);
+            made.pop().map(|made| made.values).unwrap_or_default()
+        })
+    };
+    let number = SavedValue::Number;
+    let values = made("sy u64 aa; s32 bb; char cc[8]; long dd", "onmax($mx).sy($mx,fd,comm,len)");
+    assert_eq!(values.unwrap_err().fault(), ("SYNTH_TYPE_MISMATCH", Some("len")));
+    let values =
+        made("sy u64 aa; s32 bb; char cc[]; int dd", "onmax($mx).sy($mx,fd,comm,common_pid)");
+    let expected = [number(8), number(u64::MAX), SavedValue::Text("sh".to_owned()), number(7)];
+    assert_eq!(values.unwrap(), expected);
+    for (handler, id, part) in [
+        ("onmatch(g.none).sy($mx)", "INVALID_SUBSYS_EVENT", "none"),
+        ("onmatch(g.e).sz($mx)", "SYNTH_EVENT_NOT_FOUND", "sz"),
+        ("onmatch(g.e).trace(sz,$mx)", "SYNTH_EVENT_NOT_FOUND", "sz"),
+        ("onmatch(g.e).sy($my)", "PARAM_NOT_FOUND", "my"),
+        ("onmatch(g.e).sy(g.e.$mx)", "PARAM_NOT_FOUND", "mx"),
+        ("onmatch(g.e).sy(none)", "FIELD_NOT_FOUND", "none"),
+        ("onmatch(g.e).sy(comm)", "SYNTH_TYPE_MISMATCH", "comm"),
+        ("onmatch(g.e).sy($mx,$mx)", "SYNTH_TYPE_MISMATCH", "$mx"),
+        ("onmatch(g.e).trace(sy)", "SYNTH_COUNT_MISMATCH", "sy"),
+        ("onmatch(g.e).sy(common_stacktrace)", "BAD_FIELD_MODIFIER", "common_stacktrace"),
+    ] {
+        let error = made("sy u64 aa", handler).unwrap_err();
+        assert_eq!((error.code(), error.fault()), ("EINVAL", (id, Some(part))), "{handler}");
+    }
+    let text = made("sy char aa[4]", "onmax($mx).sy(len)").unwrap_err();
+    assert_eq!(text.fault().0, "SYNTH_TYPE_MISMATCH");
 }

@@ -1,6 +1,10 @@
 //! Scenarios whose counts Linux 6.12 gave.
 
 use super::*;
+use crate::synthetic::{SyntheticCommand, SyntheticField, parse_synthetic};
+
+/// The synthetic event.
+const MADE: &str = "sy s32 p1; s32 p2; u32 p3";
 
 /// A histogram, and the hits that its filter takes: those of which `v` is less than a number, or
 /// those of the others.
@@ -20,9 +24,9 @@ impl Filtered {
         Self { table, is_below: operator == "<", bound: bound.parse().unwrap() }
     }
 
-    fn add(&self, v: u64, hit: &Hit) {
+    fn add(&self, v: u64, hit: &Hit, made: &mut Vec<MadeEvent>) {
         if (v < self.bound) == self.is_below {
-            self.table.add(hit);
+            self.table.add(hit, made);
         }
     }
 
@@ -74,27 +78,46 @@ impl Variables for &[Filtered] {
         let found = self.iter().find_map(|filtered| filtered.table.variable(&name.name));
         found.ok_or_else(|| VariableError::Unknown(name.clone()))
     }
+
+    fn is_event(&self, group: &str, event: &str) -> bool {
+        (group, event) == ("kprobes", "e")
+    }
+
+    fn synthetic(&self, name: &str) -> Option<Arc<SyntheticDefinition>> {
+        let Ok(SyntheticCommand::Define(found)) = parse_synthetic(MADE) else { panic!() };
+        (found.name == name).then(|| Arc::new(found))
+    }
+}
+
+/// Counts the hits of a scenario: returns its histograms, the events that they made, and the words
+/// that were recorded.
+fn run<'a>(line: &'a str, list: &[Argument]) -> (Vec<Filtered>, Vec<MadeEvent>, Vec<&'a str>) {
+    let [first, second, hits, recorded @ ..] = &line.split(" ; ").collect::<Vec<_>>()[..] else {
+        panic!("{line}")
+    };
+    let (mut all, mut made) = (Vec::<Filtered>::new(), Vec::new());
+    let commands = first.split('|').chain(second.split('|'));
+    for command in commands.filter(|command| !command.is_empty()) {
+        all.push(Filtered::new(command, list, &all));
+    }
+    for words in hits.split(' ') {
+        let (k, v) = words.split_once(':').unwrap();
+        let [k, v] = [k, v].map(|number| number.parse::<u64>().unwrap());
+        // The recorded kernel had one CPU.
+        let hit = Hit { vcpu: 0, ..hit_of(list, [k, v, v], 1, 0) };
+        all.iter().for_each(|filtered| filtered.add(v, &hit, &mut made));
+    }
+    (all, made, recorded.to_vec())
+}
+
+fn scenarios(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.starts_with('#'))
 }
 
 /// Checks that hits of recorded scenarios are counted as recorded.
 fn check(recorded: &str, list: &[Argument]) {
-    let lines = recorded.lines().filter(|line| !line.starts_with('#'));
-    for line in lines {
-        let [first, second, hits, results @ ..] = &line.split(" ; ").collect::<Vec<_>>()[..] else {
-            panic!("{line}")
-        };
-        let mut all: Vec<Filtered> = Vec::new();
-        let commands = first.split('|').chain(second.split('|'));
-        for command in commands.filter(|command| !command.is_empty()) {
-            all.push(Filtered::new(command, list, &all));
-        }
-        for words in hits.split(' ') {
-            let (k, v) = words.split_once(':').unwrap();
-            let [k, v] = [k, v].map(|number| number.parse::<u64>().unwrap());
-            // The recorded kernel had one CPU.
-            let hit = Hit { vcpu: 0, ..hit_of(list, [k, v, v], 1, 0) };
-            all.iter().for_each(|filtered| filtered.add(v, &hit));
-        }
+    for line in scenarios(recorded) {
+        let (all, _, results) = run(line, list);
         let shown = all[all.len() - results.len()..].iter().map(|filtered| filtered.shown(list));
         assert_eq!(shown.collect::<Vec<_>>(), results, "{line}");
     }
@@ -108,4 +131,21 @@ fn hits_are_counted_as_by_the_kernel() {
 #[test]
 fn handlers_keep_the_values_that_the_kernel_keeps() {
     check(include_str!("handlers.txt"), &fields("p:e f k_=%di:s32 v_=%si:s32 u_=%si:u8"));
+}
+
+#[test]
+fn handlers_make_the_events_that_the_kernel_makes() {
+    let list = fields("p:e f k_=%di:s32 v_=%si:s32 u_=%si:u8");
+    let shown = |MadeEvent { definition, values }: &MadeEvent| {
+        let number = |(field, value): (&SyntheticField, &SavedValue)| {
+            let SavedValue::Number(number) = value else { panic!("{value:?}") };
+            field.kind.kind().narrow(*number).cast_signed().to_string()
+        };
+        definition.fields.iter().zip(values).map(number).collect::<Vec<_>>().join(" ")
+    };
+    for line in scenarios(include_str!("made.txt")) {
+        let (_, made, recorded) = run(line, &list);
+        let made: Vec<String> = made.iter().map(shown).collect();
+        assert_eq!(made.join(", "), recorded.concat(), "{line}");
+    }
 }

@@ -102,6 +102,14 @@ impl Variables for Histograms {
         let found = tables.iter().rev().find_map(|table| table.variable(&name.name));
         found.ok_or_else(|| VariableError::Unknown(name.clone()))
     }
+
+    fn is_event(&self, _: &str, _: &str) -> bool {
+        false
+    }
+
+    fn synthetic(&self, _: &str) -> Option<Arc<SyntheticDefinition>> {
+        None
+    }
 }
 
 impl Histograms {
@@ -119,7 +127,7 @@ impl Histograms {
     }
 
     fn hit(&self, index: usize, [fd, len, at]: [u64; 3]) {
-        assert!(!self.0.borrow()[index].add(&hit([fd, len, at], 7, 250)));
+        assert!(!self.0.borrow()[index].add(&hit([fd, len, at], 7, 250), &mut Vec::new()));
     }
 
     /// Hits and sums of the only entry of a histogram, if it has one.

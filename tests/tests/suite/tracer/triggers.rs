@@ -12,6 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
     histograms_of_latency_have_each_return,
     a_variable_has_the_time_between_two_hits_of_a_task,
     handlers_keep_the_longest_call_and_the_trace_before_it,
+    pairs_of_hits_make_synthetic_events,
     tracing_stops_and_begins_with_the_hit_that_says_so,
     an_event_is_shown_from_the_hit_of_another_on,
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
@@ -228,6 +229,48 @@ fn handlers_keep_the_longest_call_and_the_trace_before_it() {
     assert!(text.contains(taken), "{text}");
     append(&service, of_g, &format!("!{TAKING}"));
     replace(&service, "snapshot", "0");
+}
+
+fn pairs_of_hits_make_synthetic_events() {
+    const BEGIN: &str = "hist:keys=common_pid:ts0=common_timestamp if common_pid == 1";
+    const END: &str = "hist:keys=common_pid:vals=common_latency:lat=common_timestamp-$ts0:\
+                       onmatch(kprobes.begin).took($lat,common_pid,comm)";
+    const COUNT: &str = "hist:keys=pid,who:vals=lat";
+    let service = Service::restored(1);
+    // An int3 is one hit of both probes, at one time.
+    let _ = service.ok(&["probe", "optimization", "off"]);
+    replace(&service, EVENTS, "p:begin __x64_sys_getpid");
+    append(&service, EVENTS, "r:end __x64_sys_getpid");
+    append(&service, "synthetic_events", "took u64 lat; int pid; char who[16]");
+    let took = |file: &str| format!("events/synthetic/took/{file}");
+    append(&service, "events/kprobes/begin/trigger", BEGIN);
+    append(&service, "events/kprobes/end/trigger", END);
+    append(&service, &took("trigger"), COUNT);
+    replace(&service, &took("enable"), "1");
+    work(&service, "getpid 50");
+    // Of these tasks only the ends are counted, which have no begin.
+    work(&service, "par 2 getpid 20");
+    let trace = cat(&service, "trace");
+    let lines: Vec<&str> = trace.lines().filter(|line| line.contains(": took: lat=")).collect();
+    assert_eq!(lines.len(), 50, "{trace}");
+    assert!(lines.iter().all(|line| line.ends_with(" pid=1 who=init")), "{trace}");
+    let latency = |line: &&str| line.split_once("lat=")?.1.split(' ').next()?.parse::<u64>().ok();
+    let sum: u64 = lines.iter().filter_map(latency).sum();
+    let hist = cat(&service, &took("hist"));
+    let entry = format!("who: {:<35} }} hitcount:         50  lat: {sum:>10}", "init");
+    assert!(hist.contains(&entry), "{entry} in {hist}");
+    let by_latency = cat(&service, "events/kprobes/end/hist");
+    let entry = by_latency.lines().find(|line| line.starts_with("{ "));
+    let counted = entry.and_then(|line| line.split_once("common_latency:"));
+    let counted = counted.and_then(|(_, counted)| counted.trim().parse::<u64>().ok());
+    // Each of the two times is rounded to a nanosecond.
+    assert!(counted.is_some_and(|counted| counted.abs_diff(sum) <= 2 * 50), "{sum} {by_latency}");
+    assert_eq!(refused(&service, "synthetic_events", "!took"), "EBUSY");
+    replace(&service, &took("enable"), "0");
+    append(&service, &took("trigger"), &format!("!{COUNT}"));
+    append(&service, "events/kprobes/end/trigger", &format!("!{END}"));
+    append(&service, "synthetic_events", "!took");
+    assert_eq!(cat(&service, "synthetic_events"), "");
 }
 
 fn tracing_stops_and_begins_with_the_hit_that_says_so() {

@@ -88,7 +88,9 @@ fn without_default(mut answers: Answers, session: &Session) -> Answers {
 fn of_probes(mut answers: Answers, session: &Session) -> Answers {
     for (file, text) in session.reads.iter().zip(&mut answers.reads) {
         if file == "available_events" {
-            let is_ours = |line: &&str| line.starts_with("kprobes:") || line.starts_with("g:");
+            let is_ours = |line: &&str| {
+                ["kprobes:", "g:", "synthetic:"].iter().any(|group| line.starts_with(group))
+            };
             *text = text.lines().filter(is_ours).collect::<Vec<_>>().join("\n");
         }
     }

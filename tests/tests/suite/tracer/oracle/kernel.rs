@@ -25,7 +25,7 @@ append() { if [ -e "$1" ]; then { echo -n "$2" >> "$1"; } 2> /err; report; else 
 replace() { if [ -e "$1" ]; then { echo -n "$2" > "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
 show() { echo -n "$R"; if [ -e "$1" ]; then /bin/busybox cat "$1"; else echo absent; fi; echo "$E"; }
 clear() {
-    for t in events/kprobes/*/trigger events/g/*/trigger; do
+    for t in events/kprobes/*/trigger events/g/*/trigger events/synthetic/*/trigger; do
         [ -e $t ] || continue
         while read -r line; do
             case "$line" in '#'*) continue;; hist:*) line="${line% \[*}";; enable_*|disable_*) line="${line% if *}"; line="${line%:*}";; *) line="${line%%:*}";; esac
@@ -38,7 +38,7 @@ begin() {
     clear
     # Histograms whose variables others refer to go after those.
     n=0
-    until { echo > kprobe_events; } 2> /dev/null || [ $n = 3 ]; do clear; n=$((n + 1)); done
+    until { echo > kprobe_events && echo > synthetic_events; } 2> /dev/null || [ $n = 3 ]; do clear; n=$((n + 1)); done
     echo > error_log
     echo > trace
     : > /err

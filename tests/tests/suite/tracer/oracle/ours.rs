@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use exoprobe_probes::Selection;
+use exoprobe_probes::synthetic::SYNTHETIC_GROUP;
+use exoprobe_probes::trigger::parse_trigger;
+use exoprobe_probes::{Engine, Selection};
 use exoprobe_tests::TestGuest;
 use exoprobe_tracer::{Tracer, TracerError};
 
@@ -14,7 +16,9 @@ use super::session::{ABSENT, Answers, Session, Write};
 /// # Panics
 /// When the probes of the session before do not go.
 pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
+    clear_synthetics(&guest.engine);
     guest.engine.unregister(Selection::all()).unwrap_or_else(|e| panic!("{e}"));
+    guest.engine.delete_synthetics().unwrap_or_else(|e| panic!("{e}"));
     guest.engine.events().clear_trace();
     let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
     let (mut writes, mut ids) = (Vec::new(), Vec::new());
@@ -37,6 +41,20 @@ pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
     };
     let reads = session.reads.iter().map(read).collect();
     Answers { writes: writes.into_iter().map(str::to_owned).collect(), reads }
+}
+
+/// Disables synthetic events, and removes their triggers.
+fn clear_synthetics(engine: &Engine) {
+    for event in engine.synthetics() {
+        let name = event.definition.name;
+        engine.enable_synthetic(&name, false).unwrap_or_else(|e| panic!("{e}"));
+        for line in engine.triggers(SYNTHETIC_GROUP, &name).unwrap_or_else(|e| panic!("{e}")) {
+            let line = line.split(" [").next().unwrap_or_default();
+            let removal = parse_trigger(&format!("!{line}")).unwrap_or_else(|e| panic!("{e}"));
+            let removed = engine.set_trigger(SYNTHETIC_GROUP, &name, removal);
+            removed.unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
 }
 
 fn is_absent(tracer: &Tracer, file: &str) -> bool {

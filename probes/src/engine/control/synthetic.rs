@@ -1,0 +1,138 @@
+//! The synthetic events that exist. Their hits are made when those of probes are drained.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+use exoprobe_guest::{GuestClock, Gva};
+use exoprobe_introspect::TaskId;
+
+use crate::budget::Share;
+use crate::engine::arguments::list::Arguments;
+use crate::engine::probe::event_filter::EventFilter;
+use crate::events::{Hit, Origin, Record, TextPlace};
+use crate::synthetic::{SYNTHETIC_GROUP, SyntheticDefinition, SyntheticType};
+use crate::trigger::{SavedValue, Triggers, holds};
+
+/// Most bytes of a text of any length, its end included (STR_VAR_LEN_MAX).
+const TEXT_MAX: u16 = 256;
+
+/// A synthetic event.
+pub(crate) struct Synthetic {
+    pub(crate) id: u32,
+    pub(crate) definition: Arc<SyntheticDefinition>,
+    pub(crate) event: Arc<str>,
+    pub(crate) group: Arc<str>,
+    pub(crate) arguments: Arguments,
+    pub(crate) enabled: AtomicBool,
+    pub(crate) filter: EventFilter,
+    triggers: ArcSwapOption<Triggers>,
+    origin: Arc<Origin>,
+    _room: Share,
+}
+
+/// What a made event has of the hit that caused it.
+#[derive(Clone, Copy)]
+pub(crate) struct Cause {
+    vcpu: u8,
+    time: u64,
+    task: Option<TaskId>,
+}
+
+impl From<&Hit> for Cause {
+    fn from(Hit { vcpu, record, .. }: &Hit) -> Self {
+        Self { vcpu: *vcpu, time: record.time, task: record.task }
+    }
+}
+
+impl Synthetic {
+    pub(crate) fn new(
+        id: u32,
+        definition: SyntheticDefinition,
+        clock: GuestClock,
+        room: Share,
+    ) -> Self {
+        let (group, event): (Arc<str>, Arc<str>) =
+            (SYNTHETIC_GROUP.into(), (*definition.name).into());
+        let arguments = Arguments { list: definition.arguments().into(), ..Arguments::default() };
+        let origin = Origin {
+            group: Arc::clone(&group),
+            event: Arc::clone(&event),
+            event_id: id,
+            is_synthetic: true,
+            symbol_name: None,
+            offset: 0,
+            at: Gva(0),
+            addr: Gva(0).to_string().into(),
+            fields: Arc::clone(&arguments.list),
+            symbols: None,
+            clock,
+        };
+        Self {
+            id,
+            definition: Arc::new(definition),
+            event,
+            group,
+            arguments,
+            enabled: AtomicBool::new(false),
+            filter: EventFilter::default(),
+            triggers: ArcSwapOption::empty(),
+            origin: Arc::new(origin),
+            _room: room,
+        }
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
+        self.triggers.load_full()
+    }
+
+    pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
+        self.triggers.store(triggers);
+    }
+
+    /// Returns true if a hit becomes an event.
+    pub(crate) fn shows(&self, hit: &Hit) -> bool {
+        self.is_enabled() && self.filter.found().is_none_or(|filter| holds(&filter, hit))
+    }
+
+    /// Makes a hit of these values.
+    pub(crate) fn hit(&self, values: Vec<SavedValue>, cause: Cause) -> Hit {
+        let (mut args, mut texts) = (Vec::with_capacity(values.len()), Vec::new());
+        for (field, value) in self.definition.fields.iter().zip(values) {
+            args.push(match value {
+                SavedValue::Number(number) => Some(number),
+                SavedValue::Text(text) => {
+                    let text = cut(&text, field.kind);
+                    let place = TextPlace::new(texts.len(), text.len());
+                    texts.extend_from_slice(text.as_bytes());
+                    place.map(TextPlace::word)
+                }
+            });
+        }
+        let record = Record {
+            probe: self.id,
+            time: cause.time,
+            task: cause.task,
+            returned: None,
+            args,
+            stack: Vec::new(),
+            text: texts.into(),
+        };
+        Hit { origin: Arc::clone(&self.origin), vcpu: cause.vcpu, record }
+    }
+}
+
+/// The part of a text for which a field has room.
+fn cut(text: &str, kind: SyntheticType) -> &str {
+    let size = match kind {
+        SyntheticType::Text(Some(size)) => size,
+        SyntheticType::Text(None) | SyntheticType::Number(_) => TEXT_MAX,
+    };
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|end| *end < usize::from(size)).last().unwrap_or_default();
+    &text[..end]
+}

@@ -1,0 +1,117 @@
+//! Events that have triggers: those of probes, and synthetic ones.
+
+use std::sync::Arc;
+
+use crate::definition::{Action, Argument, Field, Filter, ProbeKind, USER_TEXT};
+use crate::engine::arguments::list::Arguments;
+use crate::engine::control::registry::Registry;
+use crate::engine::control::synthetic::Synthetic;
+use crate::engine::probe::registered::Probe;
+use crate::error::ProbeError;
+use crate::trigger::{Live, TriggerError};
+
+/// An event whose triggers are looked at or changed.
+pub(super) enum Subject {
+    /// The event of some probes: the first of them, and their numbers.
+    Probes(Arc<Probe>, Vec<u32>),
+    /// A synthetic event.
+    Synthetic(Arc<Synthetic>),
+}
+
+impl Subject {
+    /// Finds an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub(super) fn find(registry: &Registry, group: &str, event: &str) -> Result<Self, ProbeError> {
+        if let Some(found) = registry.synthetic_of(group, event) {
+            return Ok(Self::Synthetic(Arc::clone(found)));
+        }
+        let ids = registry.ids(group, event)?.to_vec();
+        Ok(Self::Probes(Arc::clone(&registry.first(group, event)?.probe), ids))
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Probes(probe, _) => &probe.event,
+            Self::Synthetic(synthetic) => &synthetic.event,
+        }
+    }
+
+    /// Its fields, as far as they are known.
+    pub(super) fn list(&self) -> Arc<[Argument]> {
+        match self {
+            Self::Probes(probe, _) if !probe.has_arguments() => Arc::default(),
+            Self::Probes(probe, _) => Arc::clone(&probe.arguments().list),
+            Self::Synthetic(synthetic) => Arc::clone(&synthetic.arguments.list),
+        }
+    }
+
+    /// Its triggers.
+    pub(super) fn triggers(&self) -> Vec<Arc<Live>> {
+        let triggers = match self {
+            Self::Probes(probe, _) => probe.triggers(),
+            Self::Synthetic(synthetic) => synthetic.triggers(),
+        };
+        triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default()
+    }
+
+    /// The kind of its probes.
+    pub(super) fn kind(&self) -> Option<ProbeKind> {
+        match self {
+            Self::Probes(probe, _) => Some(probe.definition.kind),
+            Self::Synthetic(_) => None,
+        }
+    }
+
+    pub(super) fn is_return(&self) -> bool {
+        matches!(self, Self::Probes(probe, _) if probe.returns().is_some())
+    }
+
+    /// Checks that it can have triggers, and calls back with its arguments.
+    ///
+    /// # Errors
+    /// As [`check_records`], and those of the callback.
+    pub(super) fn with_arguments<T>(
+        &self,
+        then: impl FnOnce(&Arguments) -> Result<T, ProbeError>,
+    ) -> Result<T, ProbeError> {
+        match self {
+            Self::Probes(probe, _) => {
+                check_records(probe)?;
+                then(&probe.arguments())
+            }
+            Self::Synthetic(synthetic) => then(&synthetic.arguments),
+        }
+    }
+}
+
+/// Whether all hits of a probe can be recorded, and their filter looked at later.
+pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
+    // All else would be done by hits that are not wanted for it.
+    let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
+    if !records || probe.has_handlers() || probe.consumer.is_some() {
+        return Err(TriggerError::NotOnlyRecords.into());
+    }
+    if !probe.has_arguments() {
+        return Err(TriggerError::Pending.into());
+    }
+    check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
+}
+
+/// Whether records have all that a filter looks at.
+///
+/// # Errors
+/// [`TriggerError::UserText`].
+pub(crate) fn check_recorded(
+    filter: Option<&Filter<Field>>,
+    list: &[Argument],
+) -> Result<(), ProbeError> {
+    let Some(filter) = filter else { return Ok(()) };
+    let is_of =
+        |index: &usize| filter.asks_for(&|field| field == Field::UserText { index: *index });
+    match (0..list.len()).find(is_of) {
+        Some(index) => Err(TriggerError::UserText(list[index].name.clone() + USER_TEXT).into()),
+        None => Ok(()),
+    }
+}

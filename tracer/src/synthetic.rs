@@ -1,0 +1,187 @@
+//! Synthetic events: the file `synthetic_events`, and files of such events.
+
+use exoprobe_probes::definition::{ValueType, Width, definition_lines, without_comment};
+use exoprobe_probes::synthetic::{
+    SYNTHETIC_GROUP, SyntheticCommand, SyntheticDefinition, SyntheticError, SyntheticType,
+    parse_synthetic,
+};
+use exoprobe_probes::{Engine, ProbeError, SyntheticStatus};
+
+use crate::error::TracerError;
+use crate::format::FormatField;
+use crate::log::ErrorLog;
+
+/// Whose faults these are, in error_log.
+const PART: &str = "synthetic_events";
+/// The begin of definitions in `dynamic_events`.
+const LETTER: &str = "s:";
+
+/// The text of synthetic_events.
+pub(crate) fn listing(engine: &Engine) -> String {
+    engine.synthetics().iter().map(|event| format!("{}\n", event.definition)).collect()
+}
+
+/// The lines of dynamic_events, with the events' numbers.
+pub(crate) fn dynamic_lines(engine: &Engine) -> impl Iterator<Item = (u32, String)> {
+    let line = |event: SyntheticStatus| {
+        (event.id, format!("{LETTER}{SYNTHETIC_GROUP}/{}\n", event.definition))
+    };
+    engine.synthetics().into_iter().map(line)
+}
+
+/// A synthetic event, if there is one of this group and name.
+pub(crate) fn find(engine: &Engine, group: &str, event: &str) -> Option<SyntheticStatus> {
+    engine.synthetic(event).filter(|_| group == SYNTHETIC_GROUP)
+}
+
+/// Runs the commands of synthetic_events.
+///
+/// # Errors
+/// [`TracerError`], of the first line that is at fault; what came before stays.
+pub(crate) fn write(engine: &Engine, log: &mut ErrorLog, text: &str) -> Result<(), TracerError> {
+    for (number, line) in definition_lines(text) {
+        let done = run(engine, log, line, (line, 0));
+        done.map_err(|error| TracerError { line: Some(number), ..error })?;
+    }
+    Ok(())
+}
+
+/// The command of synthetic_events in a line of dynamic_events, and its column; `None` if it is one
+/// of kprobe_events.
+pub(crate) fn dynamic_command(engine: &Engine, line: &str) -> Option<(String, usize)> {
+    let in_group = |name: &str| match name.split_once('/') {
+        Some((SYNTHETIC_GROUP, rest)) => name.len() - rest.len(),
+        _ => 0,
+    };
+    let command = line.trim_start();
+    let (mark, rest) = match command.strip_prefix('!') {
+        Some(rest) => ("!", rest),
+        None => ("", command),
+    };
+    let (mark, name) = match rest.strip_prefix(LETTER) {
+        Some(name) => (mark, &name[in_group(name)..]),
+        None => {
+            let name = command.strip_prefix("-:")?;
+            let name = &name[in_group(name)..];
+            let word = name.split_whitespace().next().unwrap_or_default();
+            ("!", engine.has_event(SYNTHETIC_GROUP, Some(word)).then_some(name)?)
+        }
+    };
+    Some((format!("{mark}{name}"), line.len() - name.len()))
+}
+
+/// Runs a command of `line`, where it begins at a column.
+pub(crate) fn run(
+    engine: &Engine,
+    log: &mut ErrorLog,
+    line: &str,
+    (command, column): (&str, usize),
+) -> Result<(), TracerError> {
+    let done = match parse_synthetic(without_comment(command)) {
+        Ok(SyntheticCommand::Define(definition)) => engine.define_synthetic(definition),
+        Ok(SyntheticCommand::Delete(name)) => engine.delete_synthetic(&name),
+        Err(error) => Err(error.into()),
+    };
+    let (id, position) = match &done {
+        Err(ProbeError::Syntax(error)) if error.id == "INVALID_CMD" => (error.id, 0),
+        Err(ProbeError::Syntax(error)) => (error.id, column + error.position),
+        Err(ProbeError::Synthetic(SyntheticError::Exists(_))) => ("EVENT_EXISTS", column),
+        _ => return Ok(done?),
+    };
+    done.map_err(|error| {
+        let shown = without_comment(line).to_owned();
+        let position = position.min(shown.len());
+        log.add(engine.micros(), PART, &error.to_string(), (shown, position));
+        TracerError { position: Some(position), id: Some(id), ..TracerError::from(error) }
+    })
+}
+
+/// The text of an event's file `format`, as the kernel has it.
+pub(crate) fn format_text(event: &SyntheticStatus) -> String {
+    crate::format::of_synthetic(&event.definition.name, event.id, &fields(&event.definition))
+}
+
+/// Bytes of a record that a number takes.
+const SLOT: usize = 8;
+/// Bytes of a record that a text of fixed length takes (STR_VAR_LEN_MAX).
+const TEXT_ROOM: usize = 256;
+
+fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
+    let each = definition.fields.iter().map(|field| {
+        let name = field.name.as_str();
+        match field.kind {
+            SyntheticType::Number(of) => FormatField {
+                declaration: format!("{} {name}", of.name),
+                name,
+                size: of.kind.width().bytes(),
+                is_signed: of.kind.is_signed(),
+                room: SLOT,
+                print: print(of.name, of.kind),
+                is_apart: false,
+            },
+            SyntheticType::Text(Some(size)) => FormatField {
+                declaration: format!("char {name}[]"),
+                name,
+                size: size.into(),
+                is_signed: true,
+                room: TEXT_ROOM,
+                print: "%s",
+                is_apart: false,
+            },
+            SyntheticType::Text(None) => FormatField {
+                declaration: format!("__data_loc char[] {name}"),
+                name,
+                size: SLOT,
+                is_signed: true,
+                room: SLOT,
+                print: "%s",
+                is_apart: true,
+            },
+        }
+    });
+    each.collect()
+}
+
+fn print(name: &str, kind: ValueType) -> &'static str {
+    match (kind, kind.width()) {
+        (ValueType::Hex(_), _) => "%x",
+        (ValueType::Signed(_), Width::Quad) if name == "long" => "%ld",
+        (ValueType::Signed(_), Width::Quad) => "%lld",
+        (ValueType::Signed(_), _) => "%d",
+        (_, Width::Quad) if name == "unsigned long" => "%lu",
+        (_, Width::Quad) => "%llu",
+        _ => "%u",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file of Linux 6.12's own tracer.
+    #[test]
+    fn a_format_is_laid_out_as_by_the_kernel() {
+        let line = "sy int a; unsigned int b; long c; unsigned long d; bool e; char f; unsigned char g; s8 h; char i[3]; \
+                    char j[]; u16 k; gfp_t l; u64 m; s64 n";
+        let Ok(SyntheticCommand::Define(definition)) = parse_synthetic(line) else { panic!() };
+        let (enabled, triggers, is_switched, filter) = (false, 0, false, None);
+        let status = SyntheticStatus { id: 7, definition, enabled, triggers, is_switched, filter };
+        let text = format_text(&status);
+        let fields = "\tfield:int a;\toffset:8;\tsize:4;\tsigned:1;\n\
+            \tfield:unsigned int b;\toffset:16;\tsize:4;\tsigned:0;\n\
+            \tfield:long c;\toffset:24;\tsize:8;\tsigned:1;\n\
+            \tfield:unsigned long d;\toffset:32;\tsize:8;\tsigned:0;\n\
+            \tfield:bool e;\toffset:40;\tsize:1;\tsigned:1;\n\
+            \tfield:char f;\toffset:48;\tsize:1;\tsigned:1;\n\
+            \tfield:unsigned char g;\toffset:56;\tsize:1;\tsigned:0;\n\
+            \tfield:s8 h;\toffset:64;\tsize:1;\tsigned:1;\n\
+            \tfield:char i[];\toffset:72;\tsize:3;\tsigned:1;\n\
+            \tfield:__data_loc char[] j;\toffset:328;\tsize:8;\tsigned:1;\n\
+            \tfield:u16 k;\toffset:336;\tsize:2;\tsigned:0;\n";
+        assert!(text.starts_with("name: sy\nID: 7\nformat:\n") && text.contains(fields), "{text}");
+        let print = "print fmt: \"a=%d, b=%u, c=%ld, d=%lu, e=%d, f=%d, g=%u, h=%d, i=%s, j=%s, k=%u, l=%x, m=%llu, n=%lld\", \
+            REC->a, REC->b, REC->c, REC->d, REC->e, REC->f, REC->g, REC->h, REC->i, __get_str(j), REC->k, REC->l, REC->m, \
+            REC->n\n";
+        assert!(text.ends_with(print), "{text}");
+    }
+}
