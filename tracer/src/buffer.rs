@@ -99,11 +99,11 @@ pub(crate) fn tasks_text(tasks: &BTreeMap<u32, String>) -> String {
 /// The text of the file `stats` of a vCPU.
 pub(crate) fn stats_text(found: CpuStatistics, now_micros: u64) -> String {
     let time = |micros: u64| format!("{:>5}.{:06}", micros / 1_000_000, micros % 1_000_000);
-    let CpuStatistics { entries, overrun, bytes, oldest_micros, read } = found;
+    let CpuStatistics { entries, overrun, bytes, oldest_micros, read, unmade } = found;
     let (oldest, now) = (time(oldest_micros), time(now_micros));
     format!(
         "entries: {entries}\noverrun: {overrun}\ncommit overrun: 0\nbytes: {bytes}\n\
-        oldest event ts: {oldest}\nnow ts: {now}\ndropped events: 0\nread events: {read}\n"
+        oldest event ts: {oldest}\nnow ts: {now}\ndropped events: {unmade}\nread events: {read}\n"
     )
 }
 
@@ -124,10 +124,11 @@ mod tests {
 
     #[test]
     fn statistics_are_lines() {
+        let (oldest_micros, unmade) = (4_000_005, 8);
         let found =
-            CpuStatistics { entries: 1, overrun: 2, bytes: 3, oldest_micros: 4_000_005, read: 6 };
+            CpuStatistics { entries: 1, overrun: 2, bytes: 3, oldest_micros, read: 6, unmade };
         let expected = "entries: 1\noverrun: 2\ncommit overrun: 0\nbytes: 3\n\
-            oldest event ts:     4.000005\nnow ts:     7.000000\ndropped events: 0\nread events: 6\n";
+            oldest event ts:     4.000005\nnow ts:     7.000000\ndropped events: 8\nread events: 6\n";
         assert_eq!(stats_text(found, 7_000_000), expected);
     }
 }

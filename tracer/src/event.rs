@@ -3,45 +3,11 @@
 use exoprobe_probes::synthetic::SYNTHETIC_GROUP;
 use exoprobe_probes::{Engine, ProbeStatus, Selection, SyntheticStatus};
 
-use crate::commands::is_armed;
 use crate::error::TracerError;
 use crate::hist::HistReader;
+use crate::listed::ListedEvent;
 use crate::node::EventFile;
 use crate::numbers::parse_enable;
-
-/// An event of probes, or a synthetic one.
-pub(crate) struct ListedEvent {
-    pub(crate) group: String,
-    pub(crate) event: String,
-    /// It is enabled or has triggers.
-    pub(crate) is_armed: bool,
-    /// Of an event of probes, the number of one of them.
-    pub(crate) probe: Option<u32>,
-    id: u32,
-}
-
-/// All events, in order of their definition; those of several probes several times.
-pub(crate) fn all(engine: &Engine) -> Vec<ListedEvent> {
-    let of_probe = |probe: ProbeStatus| ListedEvent {
-        is_armed: is_armed(&probe),
-        probe: Some(probe.id),
-        id: probe.id,
-        group: probe.group,
-        event: probe.event,
-    };
-    let of_synthetic = |status: SyntheticStatus| ListedEvent {
-        is_armed: status.enabled || status.triggers > 0 || status.is_switched,
-        probe: None,
-        id: status.id,
-        group: SYNTHETIC_GROUP.to_owned(),
-        event: status.definition.name,
-    };
-    let probes = engine.list().into_iter().map(of_probe);
-    let mut all: Vec<ListedEvent> =
-        probes.chain(engine.synthetics().into_iter().map(of_synthetic)).collect();
-    all.sort_by_key(|event| event.id);
-    all
-}
 
 /// `1`, `0`, or `X` where some events are enabled and some are not. As in the kernel, those count
 /// as enabled that have triggers.

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use exoprobe_probes::{Engine, TracePage, TraceReader};
 
 use crate::error::TracerError;
-use crate::event::ListedEvent;
 use crate::hist::HistReader;
+use crate::listed::ListedEvent;
 use crate::log::ErrorLog;
 use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
 use crate::pages::PageWriter;
 use crate::{
-    buffer, commands, event, filter, format, kprobes, lines, numbers, pages, record, ring,
+    buffer, commands, event, filter, format, kprobes, lines, listed, numbers, pages, record, ring,
     set_event, synthetic, trigger,
 };
 
@@ -105,7 +105,7 @@ impl Tracer {
             group.is_none_or(|group| listed.group == *group)
                 && event.is_none_or(|event| listed.event == *event)
         };
-        event::all(&self.engine).into_iter().filter(is_it).collect()
+        listed::all(&self.engine).into_iter().filter(is_it).collect()
     }
 
     /// The text of a file of an event.
@@ -277,8 +277,8 @@ impl Tracer {
                 lines.sort_by_key(|(id, _)| *id);
                 lines.into_iter().map(|(_, line)| line).collect()
             }
-            File::AvailableEvents => set_event::listing(&event::all(engine)),
-            File::SetEvent => set_event::enabled(&event::all(engine)),
+            File::AvailableEvents => set_event::listing(&listed::all(engine)),
+            File::SetEvent => set_event::enabled(&listed::all(engine)),
             File::CurrentTracer | File::AvailableTracers => format!("{TRACER}\n"),
             File::HeaderPage => ring::HEADER_PAGE.to_owned(),
             File::HeaderEvent => ring::HEADER_EVENT.to_owned(),
@@ -349,7 +349,7 @@ impl Tracer {
                 commands::clear(&self.engine)
             }
             Node::File(File::SetEvent) => {
-                event::set_enabled(&self.engine, &event::all(&self.engine), false)
+                event::set_enabled(&self.engine, &listed::all(&self.engine), false)
             }
             Node::File(File::Trace) => {
                 self.engine.drain();

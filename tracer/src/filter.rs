@@ -10,8 +10,8 @@ use exoprobe_probes::trigger::TriggerError;
 use exoprobe_probes::{Engine, ProbeError};
 
 use crate::error::TracerError;
-use crate::event::ListedEvent;
 use crate::fault::field_fault;
+use crate::listed::ListedEvent;
 use crate::log::{ErrorLog, characters};
 
 /// The part that faults of filters are of, also in triggers.

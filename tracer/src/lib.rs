@@ -13,6 +13,7 @@ mod format;
 mod hist;
 mod kprobes;
 mod lines;
+mod listed;
 mod log;
 mod node;
 mod numbers;

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use exoprobe_probes::Engine;
 
 use crate::error::TracerError;
-use crate::event::{self, ListedEvent};
+use crate::event;
+use crate::listed::{self, ListedEvent};
 
 /// The text of available_events: `GROUP:EVENT`, a line each, the newest first as the kernel has it.
 pub(crate) fn listing<'a>(events: impl IntoIterator<Item = &'a ListedEvent>) -> String {
@@ -27,7 +28,7 @@ pub(crate) fn enabled(events: &[ListedEvent]) -> String {
 /// # Errors
 /// [`TracerError`], EINVAL: a word matches no event. The words before it are done.
 pub(crate) fn write(engine: &Engine, text: &str) -> Result<(), TracerError> {
-    let events = event::all(engine);
+    let events = listed::all(engine);
     for word in text.split_ascii_whitespace() {
         let (on, name) = match word.strip_prefix('!') {
             Some(name) => (false, name),

@@ -104,6 +104,13 @@ impl TraceBuffer {
         }
     }
 
+    /// Notes that synthetic events were not made, as long as events are kept.
+    pub(super) fn note_unmade(&mut self, vcpu: u8, count: u64) {
+        if self.is_on() {
+            self.cpus.of(vcpu).note_unmade(count);
+        }
+    }
+
     /// All events shown, or those of one vCPU.
     pub(super) fn read(&self, stored: &Stored<'_>, cpu: Option<u8>) -> TracePage {
         let shown = self.cpus.select(cpu);

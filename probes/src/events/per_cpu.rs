@@ -16,6 +16,8 @@ pub(super) struct CpuTrace {
     read: u64,
     /// Dropped events that no reader has counted.
     lost: u64,
+    /// Synthetic events that were not made.
+    unmade: u64,
 }
 
 impl CpuTrace {
@@ -30,6 +32,10 @@ impl CpuTrace {
             self.overrun += 1;
             self.lost += 1;
         }
+    }
+
+    pub(super) fn note_unmade(&mut self, count: u64) {
+        self.unmade += count;
     }
 }
 
@@ -50,6 +56,8 @@ pub struct CpuStatistics {
     pub oldest_micros: u64,
     /// Events that readers took.
     pub read: u64,
+    /// Synthetic events that were not made, since the trace was cleared.
+    pub unmade: u64,
 }
 
 impl CpuTraces {
@@ -113,8 +121,8 @@ impl CpuTraces {
         cpu: u8,
         hits: impl Iterator<Item = &'a Hit>,
     ) -> CpuStatistics {
-        let CpuTrace { overrun, read, .. } = self.get(cpu);
-        let mut found = CpuStatistics { overrun, read, ..CpuStatistics::default() };
+        let CpuTrace { overrun, read, unmade, .. } = self.get(cpu);
+        let mut found = CpuStatistics { overrun, read, unmade, ..CpuStatistics::default() };
         for hit in hits {
             if found.entries == 0 {
                 found.oldest_micros = hit.origin.clock.micros(GuestTime(hit.record.time));

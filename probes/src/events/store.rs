@@ -23,6 +23,11 @@ const PART: (usize, usize) = (1024, 1 << 20);
 pub(crate) enum Step {
     Keep(Hit),
     Control(Control),
+    /// So many synthetic events were not made of a hit on this vCPU.
+    Unmade {
+        vcpu: u8,
+        count: u64,
+    },
 }
 
 struct Kept {
@@ -115,6 +120,7 @@ impl EventStore {
         for step in steps {
             match step {
                 Step::Control(control) => kept.control(control),
+                Step::Unmade { vcpu, count } => kept.buffer.note_unmade(vcpu, count),
                 Step::Keep(hit) => {
                     kept.next += 1;
                     kept.hits.push(hit);

@@ -425,6 +425,7 @@ fn steps(triggers: &Triggers, is_shown: bool) -> Vec<Result<usize, Control>> {
         .map(|step| match step {
             Step::Keep(hit) => Ok(hit.record.stack.len()),
             Step::Control(control) => Err(control),
+            Step::Unmade { .. } => unreachable!("no synthetic event is made here"),
         })
         .collect();
     assert_eq!(found.iter().any(Result::is_ok), shown);

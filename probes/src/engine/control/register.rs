@@ -200,7 +200,11 @@ impl Control {
             self.learn_arguments(kernel, &probe, &found)?;
         }
         // Last, as in the kernel: another fault of the definition is reported first.
-        if there == OnDuplicate::Refused && self.registry.ids(&name.0, &name.1).is_ok() {
+        let is_taken = match there {
+            OnDuplicate::Refused => self.registry.has_event(&name.0, &name.1),
+            OnDuplicate::Joined => self.registry.synthetic_of(&name.0, &name.1).is_some(),
+        };
+        if is_taken {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
         self.registry.join(&probe)?;

@@ -39,6 +39,12 @@ pub(crate) struct Cause {
     task: Option<TaskId>,
 }
 
+impl Cause {
+    pub(crate) fn vcpu(self) -> u8 {
+        self.vcpu
+    }
+}
+
 impl From<&Hit> for Cause {
     fn from(Hit { vcpu, record, .. }: &Hit) -> Self {
         Self { vcpu: *vcpu, time: record.time, task: record.task }

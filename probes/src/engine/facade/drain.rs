@@ -69,6 +69,9 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, steps: &mut Vec
     while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
         let Some(event) = registry.synthetic_named(&definition.name) else { continue };
         if left == 0 {
+            // This one, and those that wait after it.
+            let count = 1 + waiting.len() as u64;
+            steps.push(Step::Unmade { vcpu: cause.vcpu(), count });
             return;
         }
         left -= 1;

@@ -1,6 +1,7 @@
 //! Tests of synthetic events.
 
 use super::*;
+use crate::Batch;
 use crate::engine::Selection;
 use crate::engine::tests::triggers::{set, two_events};
 use crate::error::ProbeError;
@@ -99,6 +100,13 @@ fn a_histogram_that_makes_its_own_event_ends() {
     fake.run_all(&[WORK, FAR_OFF]);
     let hists = fake.engine.histograms(SYNTHETIC_GROUP, "pair").unwrap();
     assert_eq!(hists.iter().map(|hist| hist.hits).collect::<Vec<_>>(), [64, 64]);
+    let unmade = || fake.engine.events().cpu_statistics(0).unmade;
+    assert_eq!(unmade(), 65, "each of 64 makes two, of which 63 are made");
+    fake.engine.events().set_tracing(false);
+    fake.run_all(&[WORK, FAR_OFF]);
+    fake.engine.drain();
+    assert_eq!(unmade(), 65, "nothing is kept");
+    fake.engine.events().set_tracing(true);
     busy(fake.engine.delete_synthetics());
     fake.engine.remove_histograms(SYNTHETIC_GROUP, "pair").unwrap();
 }
@@ -111,6 +119,14 @@ fn a_synthetic_event_in_use_stays() {
     let twice = define(&fake, "pair u64 other").unwrap_err();
     assert!(matches!(twice, ProbeError::Synthetic(SyntheticError::Exists(_))), "{twice}");
     assert_eq!((twice.code(), fake.engine.synthetics().len()), ("EEXIST", 1));
+    let taken = fake.engine.register(parse_line("p:synthetic/pair work").unwrap()).unwrap_err();
+    assert!(matches!(taken.error, ProbeError::NameTaken(_)), "{taken}");
+    let joined = parse_line("p:synthetic/pair work").unwrap();
+    let joined = fake.engine.register(Batch::from(vec![joined]).joining()).unwrap_err();
+    assert_eq!(joined.code(), "EEXIST");
+    fake.register("p:synthetic/other work");
+    let other = define(&fake, "other u64 lat").unwrap_err();
+    assert_eq!((other.code(), fake.engine.synthetics().len()), ("EEXIST", 1));
     // The histogram that makes it goes with its probe.
     fake.engine.unregister(Selection::all()).unwrap();
     fake.engine.enable_synthetic("pair", true).unwrap();
@@ -151,4 +167,26 @@ fn synthetic_events_are_of_the_memory_for_probes() {
     fake.engine.delete_synthetics().unwrap();
     assert_eq!(defined().map(|error| error.code()), Some("ENOMEM"));
     assert_eq!(fake.engine.synthetics().len(), fit, "their memory was given back");
+}
+
+#[test]
+fn a_synthetic_event_is_made_also_after_a_reboot() {
+    let fake = pairs();
+    fake.engine.enable_synthetic("pair", true).unwrap();
+    trigger(&fake, "hist:keys=who").unwrap();
+    let filter = Some("lat >= 0".parse().unwrap());
+    fake.engine.set_filter(SYNTHETIC_GROUP, "pair", filter).unwrap();
+    fake.run_all(&[WORK, FAR_OFF]);
+    let before = fake.engine.synthetics();
+    fake.hook.reset();
+    assert_eq!(fake.engine.synthetics(), before);
+    fake.load_kernel();
+    assert!(fake.begin());
+    fake.finish_text();
+    fake.store_u64(SYSTEM_STATE, 3);
+    fake.run_all(&[FAR_OFF, WORK, FAR_OFF]);
+    let hists = fake.engine.histograms(SYNTHETIC_GROUP, "pair").unwrap();
+    assert_eq!((shown(&fake).len(), hists[0].hits), (2, 2));
+    assert_eq!(fake.engine.synthetics(), before);
+    fake.assert_balanced();
 }

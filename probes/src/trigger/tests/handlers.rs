@@ -148,7 +148,7 @@ fn the_hit_of_a_snapshot_is_in_it() {
             &mut Vec::new(),
         );
         let shown = |step: Step| match step {
-            Step::Keep(_) => None,
+            Step::Keep(_) | Step::Unmade { .. } => None,
             Step::Control(control) => Some(control),
         };
         steps.into_iter().map(shown).collect::<Vec<_>>()

@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_variable_has_the_time_between_two_hits_of_a_task,
     handlers_keep_the_longest_call_and_the_trace_before_it,
     pairs_of_hits_make_synthetic_events,
+    synthetic_events_outlast_a_reboot needs [Kvm, QuickBoot],
     tracing_stops_and_begins_with_the_hit_that_says_so,
     an_event_is_shown_from_the_hit_of_another_on,
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
@@ -271,6 +272,36 @@ fn pairs_of_hits_make_synthetic_events() {
     append(&service, "events/kprobes/end/trigger", &format!("!{END}"));
     append(&service, "synthetic_events", "!took");
     assert_eq!(cat(&service, "synthetic_events"), "");
+}
+
+fn synthetic_events_outlast_a_reboot() {
+    const BEGIN: &str = "hist:keys=common_pid:ts0=common_timestamp";
+    const END: &str = "hist:keys=common_pid:lat=common_timestamp-$ts0:\
+                       onmatch(kprobes.begin).took($lat,common_pid)";
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "p:begin __x64_sys_getpid");
+    append(&service, EVENTS, "r:end __x64_sys_getpid");
+    append(&service, "synthetic_events", "took u64 lat; int pid");
+    append(&service, "events/kprobes/begin/trigger", BEGIN);
+    append(&service, "events/kprobes/end/trigger", END);
+    append(&service, "events/synthetic/took/trigger", "hist:keys=pid if pid == 1");
+    replace(&service, "events/synthetic/took/enable", "1");
+    let files = ["enable", "filter", "trigger", "format"];
+    let state = || files.map(|file| cat(&service, &format!("events/synthetic/took/{file}")));
+    assert_eq!(refused(&service, "events/synthetic/took/filter", "zz == 1"), "EINVAL");
+    let before = state();
+    assert_eq!(before[1], "zz == 1\n   ^\nparse_error: Field not found\n\n");
+    work(&service, "getpid 10");
+    assert_eq!(service.ok(&["vm", "reboot"]), "running\n");
+    work(&service, "getpid 3");
+    assert_eq!(state(), before);
+    replace(&service, "trace", "");
+    let hist = || total(&cat(&service, "events/synthetic/took/hist"), "Hits:");
+    let counted = hist();
+    work(&service, "getpid 20");
+    let trace = cat(&service, "trace");
+    let made = trace.lines().filter(|line| line.contains(": took: lat=")).count();
+    assert_eq!((made, hist() - counted), (20, 20), "{trace}");
 }
 
 fn tracing_stops_and_begins_with_the_hit_that_says_so() {

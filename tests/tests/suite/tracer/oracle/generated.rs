@@ -1,9 +1,12 @@
 //! Sessions: written ones, and those made of parts by a fixed seed.
 
+mod synthetic;
+
 use std::collections::HashSet;
 
 use exoprobe_tests::Dice;
 
+use super::parts::list;
 use super::session::Session;
 
 const SEED: u64 = 22;
@@ -13,16 +16,6 @@ const MIXED: usize = 400;
 const JOINED: usize = 60;
 
 const FUNCTION: &str = "do_sys_openat2";
-
-/// The lists of [`list`].
-const PARTS: &str = include_str!("parts.txt");
-
-/// A list of `parts.txt` by its name.
-fn list(name: &str) -> Vec<String> {
-    let after = PARTS.split_once(&format!("\n[{name}]\n")).expect("there is one").1;
-    let lines = after.lines().take_while(|line| !line.is_empty());
-    lines.map(|line| line.replace('\u{b7}', " ").replace('\u{2205}', "")).collect()
-}
 
 /// All sessions, the same each time.
 pub(super) fn all() -> Vec<Session> {
@@ -34,8 +27,9 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(triggers_of_other_events());
     sessions.extend(variables_of_other_events());
     sessions.extend(handlers());
-    sessions.extend(synthetic_events());
-    sessions.extend(made_events());
+    sessions.extend(synthetic::definitions());
+    sessions.extend(synthetic::filters());
+    sessions.extend(synthetic::made_events());
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());
@@ -321,91 +315,6 @@ fn handlers() -> Vec<Session> {
         let taking = define().append(trigger, SNAPSHOT).replace("snapshot", value);
         sessions.push(taking.append(trigger, &format!("!{SNAPSHOT}")).replace("snapshot", "0"));
     }
-    sessions
-}
-
-/// Definitions of synthetic events, and files of those.
-fn synthetic_events() -> Vec<Session> {
-    let (file, of) = ("synthetic_events", "events/synthetic/lat");
-    let none = || Session::of_definitions(&[]);
-    let read = |session: Session| session.read(file).read("dynamic_events");
-    let unescaped = |text: &str| text.replace("\\n", "\n");
-    let mut sessions = Vec::new();
-    for text in list("synthetic events") {
-        let written = read(none().append(file, &unescaped(&text)));
-        sessions.push(written.read(&format!("{of}/format")));
-    }
-    for text in list("dynamic events") {
-        sessions.push(read(none().append("dynamic_events", &unescaped(&text))));
-    }
-    let define = || none().append(file, "lat u64 a1; s32 b1; char c1[16]\n");
-    let state = |session: Session| {
-        let names = ["enable", "filter", "trigger", "hist"];
-        let read =
-            names.iter().fold(read(session), |read, name| read.read(&format!("{of}/{name}")));
-        read.read("events/synthetic/enable").read("set_event").read("available_events")
-    };
-    for (name, value) in [
-        ("enable", "1"),
-        ("enable", "x"),
-        ("filter", "a1 > 5 && c1 == \"x\""),
-        ("trigger", "traceoff:5 if b1 < 0"),
-        ("trigger", "hist:keys=a1.log2:vals=b1:sort=b1 if b1 < 0"),
-        ("trigger", "hist:keys=c1,common_pid.execname:mx=a1:onmax($mx).save(b1)"),
-        ("trigger", "hist:keys=zz"),
-        ("trigger", "hist:keys=common_latency"),
-    ] {
-        let written = define().append(&format!("{of}/{name}"), value);
-        sessions.push(state(written.clone()));
-        sessions.push(state(written.clone().append(file, "!lat")));
-        sessions.push(state(written.replace(file, "")));
-    }
-    for word in ["synthetic", "synthetic:lat", "lat", "synthetic:*"] {
-        sessions.push(state(define().append("set_event", word)));
-    }
-    sessions.push(state(define().append("events/synthetic/enable", "1")));
-    sessions.push(state(define().append("events/synthetic/filter", "a1 == 1")));
-    sessions.push(state(define().replace(file, "")));
-    sessions.push(state(define().replace(file, "lat u64 a1\n")));
-    let switch = "enable_event:synthetic:lat";
-    let switched = none().append("kprobe_events", "p:e __x64_sys_sethostname a1=%di");
-    let switched = switched.append(file, "lat u64 a1").append("events/kprobes/e/trigger", switch);
-    sessions.push(state(switched.clone()).read("events/kprobes/e/trigger"));
-    sessions.push(state(switched.append(file, "!lat")).read("events/kprobes/e/trigger"));
-    sessions
-}
-
-/// Handlers that make synthetic events. No shell hits them.
-fn made_events() -> Vec<Session> {
-    let (trigger, other) = ("events/kprobes/e/trigger", "events/kprobes/f/trigger");
-    let define = |definition: &str| {
-        let events = [
-            "p:e __x64_sys_sethostname a1=%di s1=+0(%si):string i1=%di:s32 u1=%di:u8 c1=%di:char",
-            "p:f __x64_sys_setdomainname a1=%di i1=%di:s32",
-        ];
-        let defined = Session::of_definitions(&events).append("synthetic_events", definition);
-        defined.append(other, "hist:keys=a1:ts=common_timestamp")
-    };
-    let read = |session: Session| {
-        session.read(trigger).read("synthetic_events").read("events/kprobes/e/hist")
-    };
-    let mut sessions = Vec::new();
-    for text in list("events that are made") {
-        let command = format!("hist:keys=a1:{text}");
-        sessions.push(read(define("sy u64 x1").append(trigger, &command)));
-    }
-    for text in list("types of made events") {
-        let (kind, value) = text.rsplit_once(' ').expect("a type and a value");
-        let command =
-            format!("hist:keys=a1:mx=a1,mi=i1,mu=u1:onmatch(kprobes.f).trace(sy,{value})");
-        sessions.push(read(define(&format!("sy {kind} x1")).append(trigger, &command)));
-    }
-    let command = "hist:keys=a1:onmatch(kprobes.f).trace(sy,a1)";
-    let making = || define("sy u64 x1").append(trigger, command);
-    sessions.push(read(making().append("synthetic_events", "!sy")));
-    sessions.push(read(making().replace("synthetic_events", "")));
-    let removed = making().append(trigger, &format!("!{command}"));
-    sessions.push(read(removed.append("synthetic_events", "!sy")));
     sessions
 }
 

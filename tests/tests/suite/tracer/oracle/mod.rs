@@ -5,6 +5,7 @@ mod faults;
 mod generated;
 mod kernel;
 mod ours;
+mod parts;
 mod session;
 mod shown;
 
