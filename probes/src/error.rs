@@ -92,7 +92,7 @@ pub enum ProbeError {
         bytes: usize,
     },
     /// The group and event exist.
-    #[error("a probe `{0}` exists already: choose another event name, or delete it first")]
+    #[error("an event `{0}` exists already: choose another event name, or delete it first")]
     NameTaken(String),
     /// The event's probes are of the other kind.
     #[error("the event `{0}` exists with the other kind of probe: choose another name")]
