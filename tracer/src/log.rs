@@ -53,7 +53,7 @@ impl ErrorLog {
             let before = COMMAND.len() + characters(command, *column) + beyond;
             writeln!(text, "[{seconds:>5}.{micros:06}] {part}: error: {message}")
                 .and_then(|()| writeln!(text, "{COMMAND}{command}"))
-                .and_then(|()| writeln!(text, "{:before$}^", ""))
+                .and_then(|()| writeln!(text, "{}^", " ".repeat(before)))
                 .expect("a String takes everything");
         }
         text

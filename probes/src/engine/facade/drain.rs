@@ -17,6 +17,10 @@ use crate::trigger::{MadeEvent, Triggers, holds};
 
 /// Most synthetic events that are made of one hit: their triggers may make more of them.
 const MADE_MAX: usize = 64;
+/// Most synthetic events that are made in one drain: the lock of registration is held meanwhile.
+const MADE_IN_DRAIN: usize = 1 << 16;
+/// Number of steps after which the store takes them, so that its limits hold meanwhile.
+const STEPS: usize = 1024;
 
 /// A record from a ring.
 struct Read {
@@ -26,7 +30,14 @@ struct Read {
     filter: Option<Arc<Filter<Field>>>,
 }
 
-/// Whose a record is.
+/// Steps for the store.
+struct Taken {
+    steps: Vec<Step>,
+    /// Number of synthetic events that may still be made.
+    may_make: usize,
+}
+
+/// The probe of a record.
 struct RecordedProbe {
     probe: Arc<Probe>,
     origin: Arc<Origin>,
@@ -34,22 +45,23 @@ struct RecordedProbe {
 }
 
 impl RecordedProbe {
-    /// What a hit comes to.
-    fn take(&self, hit: Hit, registry: &Registry, steps: &mut Vec<Step>) {
+    /// Passes a hit to the probe's consumer, or to its triggers and the store.
+    fn take(&self, hit: Hit, registry: &Registry, taken: &mut Taken) {
         let probe = &self.probe;
         if let Some(Consumer { to, probe: number, .. }) = &probe.consumer {
             let Hit { origin, vcpu, record } = hit;
             let (fields, symbols) = (Arc::clone(&origin.fields), origin.symbols.clone());
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
-        let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
+        let Some(triggers) = &self.triggers else { return taken.steps.push(Step::Keep(hit)) };
         let filter = probe.event_filter.found();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let keeps_stack = probe.actions.contains(&Action::Stack);
         let (cause, mut made) = (Cause::from(&hit), Vec::new());
+        let steps = &mut taken.steps;
         let shown = triggers.apply(hit, registry, records_events, keeps_stack, steps, &mut made);
-        make(registry, made, cause, steps);
+        make(registry, made, cause, taken);
         if !shown {
             // It was recorded for its triggers alone.
             self.refuse();
@@ -64,8 +76,9 @@ impl RecordedProbe {
 }
 
 /// Makes hits of synthetic events, which may have more made by their own triggers.
-fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, steps: &mut Vec<Step>) {
-    let (mut waiting, mut left) = (VecDeque::from(made), MADE_MAX);
+fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Taken) {
+    let (mut waiting, mut left) = (VecDeque::from(made), MADE_MAX.min(taken.may_make));
+    let steps = &mut taken.steps;
     while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
         let Some(event) = registry.synthetic_named(&definition.name) else { continue };
         if left == 0 {
@@ -75,6 +88,7 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, steps: &mut Vec
             return;
         }
         left -= 1;
+        taken.may_make -= 1;
         let hit = event.hit(values, cause);
         match event.triggers() {
             Some(triggers) => {
@@ -135,7 +149,8 @@ impl Engine {
         }
         batch.sort_by_key(|read| read.record.time);
         let mut sources: FxHashMap<u32, Option<RecordedProbe>> = FxHashMap::default();
-        let mut steps = Vec::with_capacity(batch.len());
+        let mut taken = Taken { steps: Vec::new(), may_make: MADE_IN_DRAIN };
+        let mut moved = 0;
         for Read { vcpu, record, filter } in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = control.registry.recorded(record.probe)?;
@@ -155,9 +170,12 @@ impl Engine {
             if let Some((returns, ticks)) = probe.returns().zip(ticks) {
                 returns.timed.add(self.clock.nanos(ticks));
             }
-            source.take(hit, &control.registry, &mut steps);
+            source.take(hit, &control.registry, &mut taken);
+            if taken.steps.len() >= STEPS {
+                moved += self.store.append(taken.steps.drain(..));
+            }
         }
-        self.store.append(steps.into_iter())
+        moved + self.store.append(taken.steps.into_iter())
     }
 
     /// What the events of a probe have in common: made again only where it has changed.
