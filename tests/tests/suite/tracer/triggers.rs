@@ -284,7 +284,8 @@ fn synthetic_events_outlast_a_reboot() {
     append(&service, "synthetic_events", "took u64 lat; int pid");
     append(&service, "events/kprobes/begin/trigger", BEGIN);
     append(&service, "events/kprobes/end/trigger", END);
-    append(&service, "events/synthetic/took/trigger", "hist:keys=pid if pid == 1");
+    // The task is known some time after a boot.
+    append(&service, "events/synthetic/took/trigger", "hist:keys=lat.log2");
     replace(&service, "events/synthetic/took/enable", "1");
     let files = ["enable", "filter", "trigger", "format"];
     let state = || files.map(|file| cat(&service, &format!("events/synthetic/took/{file}")));
