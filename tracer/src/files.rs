@@ -429,20 +429,24 @@ impl Tracer {
     fn write_dynamic(&self, text: &str) -> Result<(), TracerError> {
         let engine = &*self.engine;
         // Definitions of probes in a row are registered at once.
-        let mut probes = String::new();
+        let (mut probes, mut begin) = (String::new(), 0);
+        let write = |log: &mut ErrorLog, probes: &str, begin: usize| {
+            let done = commands::Writer::new(engine, log).write(probes);
+            let line = |error: &TracerError| error.line.map(|line| begin + line);
+            done.map_err(|error| TracerError { line: line(&error), ..error })
+        };
         for (number, line) in text.split('\n').enumerate() {
             let Some((command, column)) = synthetic::dynamic_command(engine, line) else {
                 probes += &format!("{line}\n");
                 continue;
             };
             let log = &mut lock(&self.log);
-            commands::Writer::new(engine, log).write(&probes)?;
-            // Lines keep their numbers.
-            probes = "\n".repeat(number + 1);
+            write(log, &std::mem::take(&mut probes), begin)?;
+            begin = number + 1;
             let done = synthetic::run(engine, log, line, (&command, column));
             done.map_err(|error| TracerError { line: Some(number + 1), ..error })?;
         }
-        commands::Writer::new(engine, &mut lock(&self.log)).write(&probes)
+        write(&mut lock(&self.log), &probes, begin)
     }
 
     /// The node at a path, if it can be written.

@@ -39,7 +39,7 @@ pub(crate) fn ftrace_text(event: FtraceEvent) -> String {
         }
     };
     let (name, id) = (event.name(), ftrace_id(event));
-    format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: {print}\n", layout.text)
+    layout.file(name, id.into(), print)
 }
 
 /// The text of the file.
@@ -63,7 +63,7 @@ pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) 
             .and_then(|()| records.write_str(&record))
             .expect("a String takes everything");
     }
-    format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
+    layout.file(name, id, &format!("\"{formats}\"{records}"))
 }
 
 /// The text of the file of a synthetic event.
@@ -81,7 +81,7 @@ pub(crate) fn of_synthetic(name: &str, id: u32, fields: &[FormatField<'_>]) -> S
         records.push_str(&record);
     }
     let formats = formats.join(", ");
-    format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
+    layout.file(name, id, &format!("\"{formats}\"{records}"))
 }
 
 /// A field of a synthetic event.
@@ -121,6 +121,11 @@ impl Layout {
         debug_assert_eq!(layout.end, COMMON, "the fields of every event");
         layout.text.push('\n');
         layout
+    }
+
+    /// The text of the file of an event.
+    fn file(&self, name: &str, id: u32, print: &str) -> String {
+        format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: {print}\n", self.text)
     }
 
     fn field(&mut self, declaration: &str, size: usize, signed: bool) {

@@ -2,8 +2,8 @@
 
 use exoprobe_probes::definition::{ValueType, Width, definition_lines, without_comment};
 use exoprobe_probes::synthetic::{
-    SYNTHETIC_GROUP, SyntheticCommand, SyntheticDefinition, SyntheticError, SyntheticType,
-    parse_synthetic,
+    SYNTHETIC_GROUP, SYNTHETIC_TEXT_MAX, SyntheticCommand, SyntheticDefinition, SyntheticError,
+    SyntheticType, parse_synthetic,
 };
 use exoprobe_probes::{Engine, ProbeError, SyntheticStatus};
 
@@ -103,8 +103,6 @@ pub(crate) fn format_text(event: &SyntheticStatus) -> String {
 
 /// Bytes of a record that a number takes.
 const SLOT: usize = 8;
-/// Bytes of a record that a text of fixed length takes (STR_VAR_LEN_MAX).
-const TEXT_ROOM: usize = 256;
 
 fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
     let each = definition.fields.iter().map(|field| {
@@ -124,7 +122,7 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 name,
                 size: size.into(),
                 is_signed: true,
-                room: TEXT_ROOM,
+                room: SYNTHETIC_TEXT_MAX.into(),
                 print: "%s",
                 is_apart: false,
             },

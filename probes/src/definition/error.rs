@@ -12,6 +12,11 @@ pub struct ParseError {
     pub id: &'static str,
 }
 
+/// A fault at a column; `id` is the tracer's identifier.
+pub(crate) fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
+    ParseError { message: message.into(), position, id }
+}
+
 impl ParseError {
     /// The errno of a write of the command.
     #[must_use]

@@ -1,6 +1,7 @@
 //! Kinds of fields: what a filter may compare them with.
 
 use super::argument::Argument;
+use super::filter::Field;
 use super::kind::ProbeKind;
 use super::names::{
     COMM_FIELD, CPU_FIELD, FUNCTION_FIELD, IP_FIELD, PID_FIELD, RETURN_IP_FIELD, is_event_name,
@@ -70,16 +71,24 @@ impl FieldKinds {
         if let Some((_, kind)) = arguments.iter().find(|(argument, _)| argument == name) {
             return Some(*kind);
         }
-        match (name, probe) {
-            (COMM_FIELD | "COMM", _) => Some(FieldKind::Text),
-            (PID_FIELD | CPU_FIELD | "cpu" | "common_cpu", _) => {
-                Some(FieldKind::Number { is_signed: true, is_quad: false })
-            }
-            (IP_FIELD, Some(ProbeKind::Kprobe))
-            | (FUNCTION_FIELD | RETURN_IP_FIELD, Some(ProbeKind::Kretprobe)) => {
-                Some(FieldKind::Number { is_signed: false, is_quad: true })
-            }
-            _ => None,
-        }
+        Some(match common_field(*probe, name)? {
+            Field::Comm => FieldKind::Text,
+            Field::Pid | Field::Cpu => FieldKind::Number { is_signed: true, is_quad: false },
+            _ => FieldKind::Number { is_signed: false, is_quad: true },
+        })
     }
+}
+
+/// A field that every event of a kind has; a synthetic event has no kind.
+pub(crate) fn common_field(kind: Option<ProbeKind>, name: &str) -> Option<Field> {
+    Some(match (name, kind) {
+        (PID_FIELD, _) => Field::Pid,
+        (CPU_FIELD | "cpu" | "common_cpu", _) => Field::Cpu,
+        (COMM_FIELD | "COMM", _) => Field::Comm,
+        (IP_FIELD, Some(ProbeKind::Kprobe)) | (FUNCTION_FIELD, Some(ProbeKind::Kretprobe)) => {
+            Field::At
+        }
+        (RETURN_IP_FIELD, Some(ProbeKind::Kretprobe)) => Field::ReturnedTo,
+        _ => return None,
+    })
 }

@@ -22,7 +22,9 @@ mod written_filter;
 pub use action::Action;
 pub(crate) use argument::Argument;
 pub use error::ParseError;
+pub(crate) use error::fault;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
+pub(crate) use field_kind::common_field;
 pub use field_kind::{FieldKind, FieldKinds};
 pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
 pub use filter_fault::{FilterError, FilterFault, RefusedFilter};
@@ -37,9 +39,7 @@ pub use names::{
     ARG_NAME_MAX, ARGS_MAX, COMM_FIELD, CPU_FIELD, DEFAULT_GROUP, MAXACTIVE_MAX, NAME_MAX,
     PID_FIELD, RECORD_MAX, is_event_name,
 };
-pub(crate) use names::{
-    FUNCTION_FIELD, IP_FIELD, RETURN_IP_FIELD, STACK_WORDS, USER_TEXT, is_arg_name,
-};
+pub(crate) use names::{STACK_WORDS, USER_TEXT, is_arg_name};
 pub(crate) use number::parse_number;
 pub use probe::{Flag, ProbeDefinition, ReturnMode};
 pub use register::{Register, Segment, UnknownRegister};

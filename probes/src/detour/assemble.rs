@@ -45,12 +45,21 @@ impl Detour {
         let frame = DetourFrame { scratch, keeps_return, ..DetourFrame::default() };
         let mut plan = Plan::new(region.at(), blocks, frame)?;
         let code = &mut plan.code;
-        code.filter_first(blocks, env, &plan.labels)?;
+        // A hit of one probe alone may be refused before any memory is read.
+        let filters_first = matches!(blocks, [block] if !block.task.filter_reads_memory());
+        if filters_first {
+            code.filter(&blocks[0], env, plan.labels[0])?;
+        }
         code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
                 BlockAction::Count => code.count(block.counter)?,
-                BlockAction::Record { .. } => code.record(block, env, *labels)?,
+                BlockAction::Record { .. } => {
+                    if !filters_first {
+                        code.filter(block, env, *labels)?;
+                    }
+                    code.record(block, env, *labels)?;
+                }
                 BlockAction::Follow { pool, kept } => code.follow((*pool, kept), env, *labels)?,
             }
         }
@@ -94,7 +103,10 @@ impl Detour {
         }
         code.prove(blocks, env)?;
         match &block.task {
-            BlockAction::Record { .. } => code.record(block, env, labels)?,
+            BlockAction::Record { .. } => {
+                code.filter(block, env, labels)?;
+                code.record(block, env, labels)?;
+            }
             BlockAction::Count | BlockAction::Follow { .. } => {
                 code.count(block.counter)?;
                 code.a.set_label(&mut labels.done)?;
@@ -134,7 +146,7 @@ impl Plan {
         }
         let loads = i32::try_from(loads).expect("at most 16");
         let has_texts = values.into_iter().any(Value::is_text);
-        if has_texts && !blocks.iter().all(|block| has_text_room(block.task.values())) {
+        if !blocks.iter().all(|block| has_text_room(block.task.values())) {
             return Err(DetourError::NoTextRoom);
         }
         let mut a = CodeAssembler::new(64)?;

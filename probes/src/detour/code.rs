@@ -20,7 +20,7 @@ use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
 use super::spec::{Block, BlockAction, DetourEnv, DetourError, Mapped, Value};
-use crate::definition::{Field, Register, Segment};
+use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
@@ -131,24 +131,12 @@ pub(super) struct Code {
     /// Number of words loaded so far, and number of those recorded by the blocks so far.
     pub(super) loaded: i32,
     pub(super) recorded: i32,
-    /// The filter of the only block has been evaluated.
-    has_filtered: bool,
 }
 
 impl Code {
     pub(super) fn new(mut a: CodeAssembler, at: Gva, frame: DetourFrame) -> Self {
         let (doorbell, displaced) = (a.create_label(), a.create_label());
-        Self {
-            a,
-            at,
-            frame,
-            doorbell,
-            displaced,
-            int3: None,
-            loaded: 0,
-            recorded: 0,
-            has_filtered: false,
-        }
+        Self { a, at, frame, doorbell, displaced, int3: None, loaded: 0, recorded: 0 }
     }
 
     pub(super) fn enter(&mut self) -> Result<(), IcedError> {
@@ -213,26 +201,19 @@ impl Code {
         Ok(self.a.jmp(done)?)
     }
 
-    /// Evaluates the filter of a detour's only block before any memory is read, if it needs none.
-    pub(super) fn filter_first(
+    /// Evaluates the filter of a block, if it has one.
+    pub(super) fn filter(
         &mut self,
-        blocks: &[Block],
+        block: &Block,
         env: &DetourEnv,
-        labels: &[Labels],
+        labels: Labels,
     ) -> Result<(), DetourError> {
-        let ([block], [labels]) = (blocks, labels) else { return Ok(()) };
-        let BlockAction::Record { values, filter: Some(filter) } = &block.task else {
-            return Ok(());
-        };
-        let is_loaded = |field| match field {
-            Field::Arg { index, .. } => values.get(index).is_none_or(Value::is_loaded),
-            _ => false,
-        };
-        if !filter.asks_for(&is_loaded) {
-            self.go_if((filter, false), values, env, labels.filtered)?;
-            self.has_filtered = true;
+        match &block.task {
+            BlockAction::Record { values, filter: Some(filter) } => {
+                self.go_if((filter, false), values, env, labels.filtered)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Loads all values from memory, and checks whether the present call can be followed; rings the
@@ -346,10 +327,7 @@ impl Code {
         env: &DetourEnv,
         mut labels: Labels,
     ) -> Result<(), DetourError> {
-        let BlockAction::Record { values, filter } = &block.task else { return Ok(()) };
-        if let Some(filter) = filter.as_ref().filter(|_| !self.has_filtered) {
-            self.go_if((filter, false), values, env, labels.filtered)?;
-        }
+        let BlockAction::Record { values, .. } = &block.task else { return Ok(()) };
         self.reserve(values, env, labels)?;
         let a = &mut self.a;
         read_tsc(a)?;

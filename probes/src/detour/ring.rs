@@ -107,7 +107,7 @@ pub struct GuestRecord {
     pub texts: Vec<Option<Vec<u8>>>,
 }
 
-/// What a block's records contain.
+/// Contents of a block's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordShape<'a> {
     /// Number of values.

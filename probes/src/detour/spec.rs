@@ -166,6 +166,15 @@ impl BlockAction {
         self.values().iter().any(Value::is_guarded)
     }
 
+    /// Returns true if its filter compares a value that is loaded from memory.
+    pub(super) fn filter_reads_memory(&self) -> bool {
+        let Self::Record { values, filter: Some(filter) } = self else { return false };
+        filter.asks_for(&|field| match field {
+            Field::Arg { index, .. } => values.get(index).is_none_or(Value::is_loaded),
+            _ => false,
+        })
+    }
+
     /// Indices of the texts among the values of its record.
     #[must_use]
     pub fn texts(&self) -> Vec<usize> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use exoprobe_guest::{GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId};
 
-use super::ring::{Record, TextPlace};
+use super::ring::Record;
 use crate::definition::Argument;
 
 /// Addresses of user mode do not have this bit.
@@ -95,11 +95,11 @@ impl RecordedHit {
     #[must_use]
     pub fn value(&self, index: usize) -> Option<RawValue<'_>> {
         let field = self.fields.get(index)?;
-        let word = self.record.args.get(index).copied().flatten()?;
-        match field.is_in_bytes() {
-            true => Some(RawValue::Bytes(TextPlace::of(word, &self.record.text)?)),
-            false => Some(RawValue::Word(field.kind.narrow(word))),
+        if field.is_in_bytes() {
+            return self.record.bytes(index).map(RawValue::Bytes);
         }
+        let word = self.record.args.get(index).copied().flatten()?;
+        Some(RawValue::Word(field.kind.narrow(word)))
     }
 
     /// The back-trace, if the probe records one: the probed place, then return addresses of the

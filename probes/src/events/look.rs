@@ -1,7 +1,6 @@
 //! Recorded hits as filters see them.
 
 use super::hit::Hit;
-use super::ring::TextPlace;
 use super::show::{RecordedValue, show_symbol};
 use crate::definition::{Field, FieldValue, ValueType};
 
@@ -39,6 +38,5 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
 fn recorded_text(hit: &Hit, index: usize) -> Option<&[u8]> {
     let field = hit.origin.fields.get(index)?;
     let is_one = field.is_in_bytes() && field.count.is_none();
-    let word = hit.record.args.get(index).copied().flatten().filter(|_| is_one)?;
-    TextPlace::of(word, &hit.record.text)
+    hit.record.bytes(index).filter(|_| is_one)
 }

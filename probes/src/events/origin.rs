@@ -25,3 +25,26 @@ pub(crate) struct Origin {
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,
 }
+
+impl Origin {
+    /// That of an event which is made, not fetched at a place.
+    pub(crate) fn of_no_place(
+        (group, event, event_id): (Arc<str>, Arc<str>, u32),
+        fields: Arc<[Argument]>,
+        clock: GuestClock,
+    ) -> Self {
+        Self {
+            group,
+            event,
+            event_id,
+            is_synthetic: false,
+            symbol_name: None,
+            offset: 0,
+            at: Gva(0),
+            addr: Gva(0).to_string().into(),
+            fields,
+            symbols: None,
+            clock,
+        }
+    }
+}

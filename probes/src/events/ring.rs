@@ -51,6 +51,13 @@ impl TextPlace {
         Some(Self { start: u32::try_from(start).ok()?, len: u32::try_from(len).ok()? })
     }
 
+    /// Adds a text to others.
+    pub(crate) fn append(texts: &mut Vec<u8>, text: &[u8]) -> Option<Self> {
+        let place = Self::new(texts.len(), text.len())?;
+        texts.extend_from_slice(text);
+        Some(place)
+    }
+
     /// As the argument's word.
     pub(crate) fn word(self) -> u64 {
         u64::from(self.len) << 32 | u64::from(self.start)
@@ -126,6 +133,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// The bytes of argument `index`, which is text or an array; `None` if it could not be read.
+    pub(crate) fn bytes(&self, index: usize) -> Option<&[u8]> {
+        TextPlace::of(self.args.get(index).copied().flatten()?, &self.text)
+    }
+
     /// Duration of a return's call, in ticks of the guest's clock; 0 if the guest's counters of two
     /// CPUs differ by more than it.
     pub(crate) fn duration(&self) -> Option<u64> {

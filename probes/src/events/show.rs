@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::event::{Event, StackFrame};
 use super::origin::Origin;
-use super::ring::{Record, TextPlace};
+use super::ring::Record;
 use crate::definition::{Argument, Fetch, ValueType};
 
 /// Text of a value that could not be read.
@@ -71,7 +71,7 @@ impl<'a> RecordedValue<'a> {
     /// Argument `index` of a record.
     pub(crate) fn of(arg: &'a Argument, record: &'a Record, index: usize) -> Self {
         let word = || record.args.get(index).copied().flatten();
-        let bytes = || TextPlace::of(word()?, &record.text);
+        let bytes = || record.bytes(index);
         let shown = match &arg.fetch {
             Fetch::Comm => record.task.map(|task| Self::Text(task.name().into())),
             Fetch::ConstantText(text) => Some(Self::Text(text.into())),

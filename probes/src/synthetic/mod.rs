@@ -9,4 +9,4 @@ mod tests;
 
 pub use definition::{SyntheticDefinition, SyntheticField, SyntheticType, TypeName};
 pub use error::SyntheticError;
-pub use parse::{SYNTHETIC_GROUP, SyntheticCommand, parse_synthetic};
+pub use parse::{SYNTHETIC_GROUP, SYNTHETIC_TEXT_MAX, SyntheticCommand, parse_synthetic};

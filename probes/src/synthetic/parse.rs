@@ -2,16 +2,14 @@
 //! `!NAME` to delete an event.
 
 use super::definition::{SyntheticDefinition, SyntheticField, SyntheticType, TypeName};
-use crate::definition::{ParseError, words};
+use crate::definition::{NAME_MAX, ParseError, fault, is_event_name, words};
 
 /// The group of synthetic events.
 pub const SYNTHETIC_GROUP: &str = "synthetic";
 /// Most fields of an event (SYNTH_FIELDS_MAX).
 const FIELDS_MAX: usize = 64;
-/// Most bytes of a text of fixed length (STR_VAR_LEN_MAX).
-const TEXT_MAX: u16 = 256;
-/// Longest name of an event or of a field.
-const NAME_MAX: usize = 63;
+/// Most bytes of a text, its end included (STR_VAR_LEN_MAX).
+pub const SYNTHETIC_TEXT_MAX: u16 = 256;
 
 /// A command of the file `synthetic_events`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +18,6 @@ pub enum SyntheticCommand {
     Define(SyntheticDefinition),
     /// Deletes the event of this name.
     Delete(String),
-}
-
-fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
-    ParseError { message: message.into(), position, id }
 }
 
 /// Reads a command, a line of the file. Positions are columns of the text, from 0.
@@ -51,9 +45,7 @@ fn incomplete(at: usize) -> ParseError {
 }
 
 fn check_name(name: &str, at: usize) -> Result<(), ParseError> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let is_number = name.starts_with(|c: char| c.is_ascii_digit());
-    match !name.is_empty() && !is_number && name.chars().all(is_part) && name.len() <= NAME_MAX {
+    match is_event_name(name) {
         true => Ok(()),
         false => {
             let message =
@@ -96,14 +88,11 @@ fn field<'a, 'b>(
         words.first().map_or((0, String::new()), |(at, w)| (*at, (*w).to_owned()));
     let mut rest = words.get(1..).unwrap_or_default();
     if kind == "unsigned" {
-        let [(_, second), after @ ..] = rest else {
+        let [(_, second), _, ..] = rest else {
             return Err(fault("INCOMPLETE_TYPE", kind_at, "a type belongs after `unsigned`"));
         };
-        if after.is_empty() {
-            return Err(fault("INCOMPLETE_TYPE", kind_at, "a type belongs after `unsigned`"));
-        }
         kind = format!("unsigned {second}");
-        rest = after;
+        rest = &rest[1..];
     }
     let [(name_at, name), after @ ..] = rest else {
         return Err(match is_first {
@@ -139,9 +128,9 @@ fn kind_of(
         return Ok(SyntheticType::Text(None));
     }
     match size.parse::<u16>() {
-        Ok(size) if (1..=TEXT_MAX).contains(&size) => Ok(SyntheticType::Text(Some(size))),
+        Ok(size) if (1..=SYNTHETIC_TEXT_MAX).contains(&size) => Ok(SyntheticType::Text(Some(size))),
         _ => {
-            let message = format!("a text has 1 to {TEXT_MAX} bytes: `char[N]`");
+            let message = format!("a text has 1 to {SYNTHETIC_TEXT_MAX} bytes: `char[N]`");
             let at = if array.is_empty() { at } else { array_at };
             Err(fault("INVALID_ARRAY_SPEC", at, message))
         }

@@ -63,7 +63,7 @@ fn faults_of_definitions_have_their_place() {
     assert_eq!(many(65).unwrap_err().id, "TOO_MANY_FIELDS");
 }
 
-/// What Linux 6.12 takes for fields of each type.
+/// Values that Linux 6.12 takes for a field of each type.
 #[test]
 fn types_take_the_values_that_the_kernel_takes() {
     let takes = |field: &str, value: &str, is_field: bool| {

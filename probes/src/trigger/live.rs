@@ -201,6 +201,11 @@ impl Triggers {
         self.list.len() + usize::from(self.is_switched)
     }
 
+    /// The triggers of an event, which may have none.
+    pub(crate) fn list_of(triggers: Option<Arc<Self>>) -> Vec<Arc<Live>> {
+        triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default()
+    }
+
     /// The newest first, then histograms in the order in which they were set.
     pub(crate) fn list(&self) -> &[Arc<Live>] {
         &self.list

@@ -8,8 +8,8 @@ use super::expression::Expression;
 use super::field::{HITCOUNT_FIELD, Modifier};
 use super::parse_expression::Definitions;
 use super::parse_handler::{handlers, is_handler};
-use super::part::{Part, fault, modifier_of};
-use crate::definition::{FieldKinds, ParseError, WrittenFilter, parse_number};
+use super::part::{Part, modifier_of};
+use crate::definition::{FieldKinds, ParseError, WrittenFilter, fault, parse_number};
 
 /// Most keys of a histogram, values beside the hits, and sort keys (histogram.rst).
 const KEYS_MAX: usize = 3;

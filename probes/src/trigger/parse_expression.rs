@@ -2,8 +2,8 @@
 
 use super::expression::{Expression, Operator, Variable, VariableName};
 use super::field::HistField;
-use super::part::{Part, fault, field};
-use crate::definition::{ParseError, parse_number};
+use super::part::{Part, field};
+use crate::definition::{ParseError, fault, parse_number};
 
 /// Most variables of a histogram (TRACING_MAP_VARS_MAX).
 pub(super) const VARIABLES_MAX: usize = 16;

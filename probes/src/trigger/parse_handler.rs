@@ -4,8 +4,8 @@
 use super::expression::{Expression, VariableName};
 use super::handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
 use super::parse_expression::{VARIABLES_MAX, constant, event_of};
-use super::part::{Part, fault, field};
-use crate::definition::ParseError;
+use super::part::{Part, field};
+use crate::definition::{ParseError, fault};
 
 /// Most handlers of a histogram (HIST_ACTIONS_MAX).
 const HANDLERS_MAX: usize = 8;

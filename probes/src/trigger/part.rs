@@ -1,11 +1,7 @@
 //! Parts of a command, and the fields in them.
 
 use super::field::{HistField, Modifier};
-use crate::definition::{ParseError, parse_number};
-
-pub(super) fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
-    ParseError { message: message.into(), position, id }
-}
+use crate::definition::{ParseError, fault, parse_number};
 
 /// A part of a text, and where it begins.
 #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
-//! What the handlers of a histogram do at a hit, and keep: in each entry the last value of each
-//! handler's variable at which its action was done, and the saved fields of that hit.
+//! Actions of a histogram's handlers at a hit. Each entry keeps the value of a handler's variable
+//! at its last action, and the saved fields of that hit.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(crate) struct MadeEvent {
     pub(crate) values: Vec<SavedValue>,
 }
 
-/// A hit with what it makes of a histogram's variables.
+/// A hit, with the values of a histogram's variables at it.
 pub(super) struct Occurrence<'a> {
     pub(super) hit: &'a Hit,
     /// Values of the references.
@@ -74,8 +74,8 @@ impl HandlerResolver<'_, '_> {
         });
         let action = match action {
             HandlerAction::Save(params) => {
-                let saved = params.iter().map(|param| self.saved(param));
-                ActionColumn::Save(saved.collect::<Result<_, _>>()?)
+                let saved = params.iter().map(|param| Ok(self.param(param)?.0));
+                ActionColumn::Save(saved.collect::<Result<_, TriggerError>>()?)
             }
             HandlerAction::Snapshot => ActionColumn::Snapshot,
             HandlerAction::Trace { event, params, .. } => self.trace(condition, event, params)?,
@@ -87,22 +87,20 @@ impl HandlerResolver<'_, '_> {
         self.variables.iter().position(|variable| variable.name == name)
     }
 
-    fn saved(&mut self, param: &ActionParam) -> Result<ParamColumn, TriggerError> {
-        match &param.value {
-            Expression::Field(_) => self.field(param),
-            value => Ok(ParamColumn::Number(self.resolver.formula(value, false)?.0)),
-        }
-    }
-
-    fn field(&mut self, param: &ActionParam) -> Result<ParamColumn, TriggerError> {
+    /// A value of a hit, and the type of a number.
+    fn param(
+        &mut self,
+        param: &ActionParam,
+    ) -> Result<(ParamColumn, Option<TypeName>), TriggerError> {
         if let Expression::Field(field) = &param.value {
             let column = self.resolver.field(field)?;
             column.check_saved()?;
             if !column.is_number() {
-                return Ok(ParamColumn::Text(column));
+                return Ok((ParamColumn::Text(column), None));
             }
         }
-        Ok(ParamColumn::Number(self.resolver.formula(&param.value, false)?.0))
+        let (formula, kind) = self.resolver.formula(&param.value, false)?;
+        Ok((ParamColumn::Number(formula), Some(kind.type_name)))
     }
 
     fn trace(
@@ -141,12 +139,8 @@ impl HandlerResolver<'_, '_> {
         param: &ActionParam,
     ) -> Result<(ParamColumn, Option<(TypeName, bool)>), TriggerError> {
         let Expression::Variable(name) = &param.value else {
-            let column = self.field(param)?;
-            let kind = match &column {
-                ParamColumn::Text(_) => None,
-                _ => Some((self.resolver.formula(&param.value, false)?.1.type_name, true)),
-            };
-            return Ok((column, kind));
+            let (column, kind) = self.param(param)?;
+            return Ok((column, kind.map(|kind| (kind, true))));
         };
         if let Some(own) = self.own(&name.name).filter(|_| name.event.is_none()) {
             let kind = self.resolver.formula(&self.variables[own].value, false)?.1.type_name;

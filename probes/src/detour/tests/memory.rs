@@ -112,7 +112,7 @@ fn texts_are_recorded_up_to_their_end() {
 
 #[test]
 fn texts_that_are_long_or_not_there_ring_the_doorbell() {
-    /// What two of four values may have.
+    /// Most bytes of each of two texts, in a record of four values.
     const MOST: usize = 63 * 8;
     let mut bench = Bench::new();
     let code = probed(&bench);

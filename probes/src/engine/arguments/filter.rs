@@ -1,8 +1,8 @@
 //! A filter's fields among the arguments of a probe, or the fields of a synthetic event.
 
 use crate::definition::{
-    Argument, COMM_FIELD, CPU_FIELD, FUNCTION_FIELD, Field, FieldError, Filter, IP_FIELD,
-    PID_FIELD, ProbeKind, RETURN_IP_FIELD, USER_TEXT, Width, WrittenFilter,
+    Argument, COMM_FIELD, CPU_FIELD, Field, FieldError, Filter, PID_FIELD, ProbeKind, USER_TEXT,
+    Width, WrittenFilter, common_field,
 };
 use crate::error::ProbeError;
 
@@ -50,20 +50,6 @@ fn field(
         (None, false, true) => Ok(Field::Text { index }),
         (None, false, false) => Err(FieldError::Text(owned())),
     }
-}
-
-/// A field that every event of this kind has.
-fn common_field(kind: Option<ProbeKind>, name: &str) -> Option<Field> {
-    Some(match (name, kind) {
-        (PID_FIELD, _) => Field::Pid,
-        (CPU_FIELD | "cpu" | "common_cpu", _) => Field::Cpu,
-        (COMM_FIELD | "COMM", _) => Field::Comm,
-        (IP_FIELD, Some(ProbeKind::Kprobe)) | (FUNCTION_FIELD, Some(ProbeKind::Kretprobe)) => {
-            Field::At
-        }
-        (RETURN_IP_FIELD, Some(ProbeKind::Kretprobe)) => Field::ReturnedTo,
-        _ => return None,
-    })
 }
 
 /// The text to which argument `address` points, or which it is; `name` is the filter's name of the

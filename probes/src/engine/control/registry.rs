@@ -55,20 +55,19 @@ impl SwitchedEvents for Registry {
 
     fn switch(&self, EventSwitch { subject, on, group, event }: &EventSwitch) {
         let ids = self.ids(group, event).unwrap_or_default();
-        let synthetic = self.synthetic_of(group, event);
-        match subject {
-            SwitchSubject::Event if synthetic.is_some() => {
-                synthetic.iter().for_each(|found| found.enabled.store(*on, Ordering::SeqCst));
+        match (subject, self.synthetic_of(group, event)) {
+            (SwitchSubject::Event, Some(synthetic)) => {
+                synthetic.enabled.store(*on, Ordering::SeqCst);
             }
-            SwitchSubject::Event => {
+            (SwitchSubject::Event, None) => {
                 for id in ids {
                     self.probes[id].probe.enabled.store(*on, Ordering::SeqCst);
                 }
             }
-            SwitchSubject::Histograms => {
+            (SwitchSubject::Histograms, synthetic) => {
                 let change = if *on { HistChange::Continue } else { HistChange::Pause };
-                let triggers = match synthetic.map(|found| found.triggers()) {
-                    Some(triggers) => triggers.map(|all| all.list().to_vec()).unwrap_or_default(),
+                let triggers = match synthetic {
+                    Some(synthetic) => Triggers::list_of(synthetic.triggers()),
                     None => self.triggers_of(ids),
                 };
                 triggers.iter().for_each(|live| live.change(change));
@@ -311,8 +310,7 @@ impl Registry {
 
     /// The triggers of the event that some probes are of.
     pub(crate) fn triggers_of(&self, ids: &[u32]) -> Vec<Arc<Live>> {
-        let triggers = ids.first().and_then(|id| self.probes[id].probe.triggers());
-        triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default()
+        Triggers::list_of(ids.first().and_then(|id| self.probes[id].probe.triggers()))
     }
 
     /// A histogram of this name.

@@ -4,18 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
-use exoprobe_guest::{GuestClock, Gva};
+use exoprobe_guest::GuestClock;
 use exoprobe_introspect::TaskId;
 
 use crate::budget::Share;
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::event_filter::EventFilter;
 use crate::events::{Hit, Origin, Record, TextPlace};
-use crate::synthetic::{SYNTHETIC_GROUP, SyntheticDefinition, SyntheticType};
+use crate::synthetic::{SYNTHETIC_GROUP, SYNTHETIC_TEXT_MAX, SyntheticDefinition, SyntheticType};
 use crate::trigger::{SavedValue, Triggers, holds};
-
-/// Most bytes of a text of any length, its end included (STR_VAR_LEN_MAX).
-const TEXT_MAX: u16 = 256;
 
 /// A synthetic event.
 pub(crate) struct Synthetic {
@@ -31,7 +28,7 @@ pub(crate) struct Synthetic {
     _room: Share,
 }
 
-/// What a made event has of the hit that caused it.
+/// The vCPU, time and task of the hit that causes a synthetic event, which has them too.
 #[derive(Clone, Copy)]
 pub(crate) struct Cause {
     vcpu: u8,
@@ -61,19 +58,9 @@ impl Synthetic {
         let (group, event): (Arc<str>, Arc<str>) =
             (SYNTHETIC_GROUP.into(), (*definition.name).into());
         let arguments = Arguments { list: definition.arguments().into(), ..Arguments::default() };
-        let origin = Origin {
-            group: Arc::clone(&group),
-            event: Arc::clone(&event),
-            event_id: id,
-            is_synthetic: true,
-            symbol_name: None,
-            offset: 0,
-            at: Gva(0),
-            addr: Gva(0).to_string().into(),
-            fields: Arc::clone(&arguments.list),
-            symbols: None,
-            clock,
-        };
+        let name = (Arc::clone(&group), Arc::clone(&event), id);
+        let fields = Arc::clone(&arguments.list);
+        let origin = Origin { is_synthetic: true, ..Origin::of_no_place(name, fields, clock) };
         Self {
             id,
             definition: Arc::new(definition),
@@ -112,10 +99,8 @@ impl Synthetic {
             args.push(match value {
                 SavedValue::Number(number) => Some(number),
                 SavedValue::Text(text) => {
-                    let text = cut(&text, field.kind);
-                    let place = TextPlace::new(texts.len(), text.len());
-                    texts.extend_from_slice(text.as_bytes());
-                    place.map(TextPlace::word)
+                    let text = cut(&text, field.kind).as_bytes();
+                    TextPlace::append(&mut texts, text).map(TextPlace::word)
                 }
             });
         }
@@ -136,7 +121,7 @@ impl Synthetic {
 fn cut(text: &str, kind: SyntheticType) -> &str {
     let size = match kind {
         SyntheticType::Text(Some(size)) => size,
-        SyntheticType::Text(None) | SyntheticType::Number(_) => TEXT_MAX,
+        SyntheticType::Text(None) | SyntheticType::Number(_) => SYNTHETIC_TEXT_MAX,
     };
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|end| *end < usize::from(size)).last().unwrap_or_default();

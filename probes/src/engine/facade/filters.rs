@@ -136,17 +136,16 @@ impl Engine {
         }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
+        let refuse = || {
+            probes.iter().for_each(|probe| probe.event_filter.refuse(Arc::clone(&refused)));
+        };
         if probes.iter().all(|probe| probe.event_filter.written().is_none()) {
             // The code in the guest stays as it is.
-            probes.iter().for_each(|probe| probe.event_filter.refuse(Arc::clone(&refused)));
+            refuse();
             return Ok(());
         }
         self.drain_triggered(&mut control, &ids);
-        self.refit(&mut control, &ids, |_| {
-            for probe in &probes {
-                probe.event_filter.refuse(Arc::clone(&refused));
-            }
-        });
+        self.refit(&mut control, &ids, |_| refuse());
         Ok(())
     }
 

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use exoprobe_guest::Gva;
-
 use crate::definition::{Argument, Fetch, ValueType};
 use crate::engine::facade::engine::Engine;
 use crate::events::{Hit, MARK, Origin, Record, Step, TextPlace};
@@ -25,19 +23,8 @@ impl Engine {
         // It is fetched nowhere: its record is made here.
         let (fetch, kind) = (Fetch::Constant(0), ValueType::Text);
         let argument = Argument { name: TEXT.to_owned(), fetch, kind, count: None };
-        let origin = Origin {
-            group: NAME.0.into(),
-            event: NAME.1.into(),
-            event_id: MARK,
-            is_synthetic: false,
-            symbol_name: None,
-            offset: 0,
-            at: Gva(0),
-            addr: Gva(0).to_string().into(),
-            fields: [argument].into(),
-            symbols: None,
-            clock: self.clock,
-        };
+        let name = (NAME.0.into(), NAME.1.into(), MARK);
+        let origin = Origin::of_no_place(name, [argument].into(), self.clock);
         let record = Record {
             probe: MARK,
             time: self.clock.now().0,

@@ -8,7 +8,7 @@ use crate::engine::control::registry::Registry;
 use crate::engine::control::synthetic::Synthetic;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
-use crate::trigger::{Live, TriggerError};
+use crate::trigger::{Live, TriggerError, Triggers};
 
 /// An event whose triggers are looked at or changed.
 pub(super) enum Subject {
@@ -49,11 +49,10 @@ impl Subject {
 
     /// Its triggers.
     pub(super) fn triggers(&self) -> Vec<Arc<Live>> {
-        let triggers = match self {
+        Triggers::list_of(match self {
             Self::Probes(probe, _) => probe.triggers(),
             Self::Synthetic(synthetic) => synthetic.triggers(),
-        };
-        triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default()
+        })
     }
 
     /// The kind of its probes.
@@ -86,7 +85,7 @@ impl Subject {
     }
 }
 
-/// Whether all hits of a probe can be recorded, and their filter looked at later.
+/// Checks that all hits of a probe can be recorded, and their filter evaluated later.
 pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     // All else would be done by hits that are not wanted for it.
     let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
@@ -99,7 +98,7 @@ pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
 }
 
-/// Whether records have all that a filter looks at.
+/// Checks that records have all that a filter compares.
 ///
 /// # Errors
 /// [`TriggerError::UserText`].

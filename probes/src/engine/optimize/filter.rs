@@ -21,12 +21,9 @@ impl SplitFilter {
                 "filter: it compares a user's text that is no argument, which the VMM reads",
             );
         }
-        let Filter::All(all) = filter else {
-            let filter = Some(filter.clone());
-            return Ok(match filter.as_ref().is_some_and(needs_record) {
-                true => Self { in_guest: None, later: filter },
-                false => Self { in_guest: filter, later: None },
-            });
+        let all = match filter {
+            Filter::All(all) => all.as_slice(),
+            one => std::slice::from_ref(one),
         };
         let (later, in_guest) = all.iter().cloned().partition(needs_record);
         Ok(Self { in_guest: joined(in_guest), later: joined(later) })

@@ -116,11 +116,7 @@ impl Found<'_> {
         let mut args: Vec<Option<u64>> = found.args.into_iter().map(Some).collect();
         let mut text = Vec::new();
         for (index, bytes) in self.texts.iter().zip(found.texts) {
-            let place = bytes.and_then(|bytes| {
-                let place = TextPlace::new(text.len(), bytes.len());
-                text.extend(bytes);
-                place
-            });
+            let place = bytes.and_then(|bytes| TextPlace::append(&mut text, &bytes));
             if let Some(arg) = args.get_mut(*index) {
                 *arg = place.map(TextPlace::word);
             }

@@ -137,9 +137,7 @@ impl Bytes {
         if self.bytes.len() + found.len() > BYTES_MAX {
             return None;
         }
-        let place = TextPlace::new(self.bytes.len(), found.len())?;
-        self.bytes.extend_from_slice(found);
-        Some(place)
+        TextPlace::append(&mut self.bytes, found)
     }
 
     pub(crate) fn words(&self) -> u16 {

@@ -51,7 +51,8 @@ fn reason(guest: &TestGuest, event: &str) -> String {
     status.unoptimized_reason.unwrap_or_default()
 }
 
-fn breakpoints(guest: &TestGuest) -> u64 {
+/// Exits of the guest by int3s so far.
+pub(super) fn breakpoints(guest: &TestGuest) -> u64 {
     guest.vm.exit_counts().breakpoint
 }
 

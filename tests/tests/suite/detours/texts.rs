@@ -4,16 +4,13 @@ use exoprobe_probes::Selection;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
+use super::optimize::breakpoints;
 use crate::support::returned::events_of;
 
 pub(crate) const CASES: &[Case] = cases![
     texts_and_memory_of_users_are_recorded_without_an_exit(vcpus),
     texts_that_cannot_be_read_in_the_guest_are_read_by_the_vmm(vcpus),
 ];
-
-fn breakpoints(guest: &TestGuest) -> u64 {
-    guest.vm.exit_counts().breakpoint
-}
 
 /// A path of /dev/null, of so many bytes.
 fn long_path(len: usize) -> String {
