@@ -38,10 +38,23 @@ pub(crate) fn profile(probes: &[ProbeStatus]) -> String {
     probes.iter().map(line).collect()
 }
 
+/// Fails if a line of definitions is too long.
+pub(crate) fn check_length(line: &str) -> Result<(), TracerError> {
+    if line.len() > LINE_MAX {
+        let message = format!("a line has at most {LINE_MAX} bytes");
+        return Err(TracerError::new("EINVAL", message));
+    }
+    Ok(())
+}
+
+/// Fails if an event is enabled or has triggers: then none is removed.
+pub(crate) fn check_clear(engine: &Engine) -> Result<(), TracerError> {
+    refuse_enabled(engine.list().iter())
+}
+
 /// Removes all events, as opening the file with O_TRUNC does.
 pub(crate) fn clear(engine: &Engine) -> Result<(), TracerError> {
-    let probes = engine.list();
-    refuse_enabled(probes.iter())?;
+    check_clear(engine)?;
     engine.unregister(Selection::all()).map_err(ProbeError::from)?;
     Ok(())
 }
@@ -99,10 +112,9 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, number: usize, line: &'a str) -> Result<(), TracerError> {
-        if line.len() > LINE_MAX {
+        if let Err(error) = check_length(line) {
             self.do_all()?;
-            let message = format!("a line has at most {LINE_MAX} bytes");
-            return Err(TracerError::new("EINVAL", message));
+            return Err(error);
         }
         // What was read before comes first, also where it is wrong.
         match parse_command(line) {

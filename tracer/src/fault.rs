@@ -18,6 +18,7 @@ pub(crate) fn fault(
         ProbeError::OtherKind(_) => ("DIFF_PROBE_TYPE", words.start(0)),
         ProbeError::OtherArgument { index, .. } => ("DIFF_ARG_TYPE", words.start(index + 2)),
         ProbeError::SameProbe(_) => ("SAME_PROBE", words.start(0)),
+        ProbeError::NameTaken(_) => ("EVENT_EXIST", words.start(0)),
         ProbeError::TooManyArgs(_) => ("TOO_MANY_ARGS", words.start(2)),
         ProbeError::EventTooBig { index, .. } => ("EVENT_TOO_BIG", words.body(*index)),
         ProbeError::DuplicateArg(name) => ("USED_ARG_NAME", words.argument(name)),

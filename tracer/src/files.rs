@@ -345,6 +345,7 @@ impl Tracer {
             Node::File(File::KprobeEvents) => commands::clear(&self.engine),
             Node::File(File::SyntheticEvents) => Ok(self.engine.delete_synthetics()?),
             Node::File(File::DynamicEvents) => {
+                commands::check_clear(&self.engine)?;
                 self.engine.delete_synthetics()?;
                 commands::clear(&self.engine)
             }
@@ -443,8 +444,13 @@ impl Tracer {
             let log = &mut lock(&self.log);
             write(log, &std::mem::take(&mut probes), begin)?;
             begin = number + 1;
-            let done = synthetic::run(engine, log, line, (&command, column));
+            let done = commands::check_length(line);
+            let done = done.and_then(|()| synthetic::run(engine, log, line, (&command, column)));
             done.map_err(|error| TracerError { line: Some(number + 1), ..error })?;
+            if synthetic::names_probe(engine, line) {
+                begin = number;
+                probes = format!("{line}\n");
+            }
         }
         write(&mut lock(&self.log), &probes, begin)
     }

@@ -5,8 +5,9 @@ use exoprobe_probes::synthetic::{
     SYNTHETIC_GROUP, SYNTHETIC_TEXT_MAX, SyntheticCommand, SyntheticDefinition, SyntheticError,
     SyntheticType, parse_synthetic,
 };
-use exoprobe_probes::{Engine, ProbeError, SyntheticStatus};
+use exoprobe_probes::{Engine, ProbeError, ProbeStatus, SyntheticStatus};
 
+use crate::commands::check_length;
 use crate::error::TracerError;
 use crate::format::FormatField;
 use crate::log::ErrorLog;
@@ -40,7 +41,7 @@ pub(crate) fn find(engine: &Engine, group: &str, event: &str) -> Option<Syntheti
 /// [`TracerError`], of the first line that is at fault; what came before stays.
 pub(crate) fn write(engine: &Engine, log: &mut ErrorLog, text: &str) -> Result<(), TracerError> {
     for (number, line) in definition_lines(text) {
-        let done = run(engine, log, line, (line, 0));
+        let done = check_length(line).and_then(|()| run(engine, log, line, (line, 0)));
         done.map_err(|error| TracerError { line: Some(number), ..error })?;
     }
     Ok(())
@@ -64,10 +65,23 @@ pub(crate) fn dynamic_command(engine: &Engine, line: &str) -> Option<(String, us
             let name = command.strip_prefix("-:")?;
             let name = &name[in_group(name)..];
             let word = name.split_whitespace().next().unwrap_or_default();
-            ("!", engine.has_event(SYNTHETIC_GROUP, Some(word)).then_some(name)?)
+            ("!", engine.synthetic(word).map(|_| name)?)
         }
     };
     Some((format!("{mark}{name}"), line.len() - name.len()))
+}
+
+/// Returns true if a line `-:[GROUP/]NAME` of dynamic_events also names an event of probes.
+pub(crate) fn names_probe(engine: &Engine, line: &str) -> bool {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    let Some(name) = word.strip_prefix("-:") else { return false };
+    let (group, name) = match name.split_once('/') {
+        Some((group, name)) => (Some(group), name),
+        None => (None, name),
+    };
+    let is_it =
+        |probe: &ProbeStatus| probe.event == name && group.is_none_or(|group| probe.group == group);
+    engine.list().iter().any(is_it)
 }
 
 /// Runs a command of `line`, where it begins at a column.

@@ -81,6 +81,10 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Tak
     let steps = &mut taken.steps;
     while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
         let Some(event) = registry.synthetic_named(&definition.name) else { continue };
+        let triggers = event.triggers();
+        if triggers.is_none() && !event.is_enabled() {
+            continue;
+        }
         if left == 0 {
             // This one, and those that wait after it.
             let count = 1 + waiting.len() as u64;
@@ -90,7 +94,7 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Tak
         left -= 1;
         taken.may_make -= 1;
         let hit = event.hit(values, cause);
-        match event.triggers() {
+        match triggers {
             Some(triggers) => {
                 let (mut more, shows) = (Vec::new(), |hit: &Hit| event.shows(hit));
                 triggers.apply(hit, registry, shows, false, steps, &mut more);

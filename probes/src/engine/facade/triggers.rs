@@ -218,6 +218,10 @@ impl Engine {
         let triggers = Triggers::new(list, is_switched);
         let before = probes[0].triggers();
         let arms = before.is_none() && triggers.is_some();
+        if arms {
+            // What was hit so far is not for them.
+            self.drain_locked(control);
+        }
         self.refit(control, ids, |control| {
             probes.iter().for_each(|probe| probe.set_triggers(triggers.clone()));
             control.learn_orc();

@@ -63,6 +63,17 @@ fn an_event_that_is_not_enabled_is_armed_for_its_triggers_alone() {
 }
 
 #[test]
+fn hits_from_before_the_first_trigger_are_not_counted_by_it() {
+    let fake = Fake::booted();
+    fake.register("p:e work a=%di");
+    fake.run(WORK);
+    fake.trigger("hist:keys=a").unwrap();
+    assert_eq!(fake.counted(), (1, 0));
+    fake.run(WORK);
+    assert_eq!(fake.counted(), (2, 1));
+}
+
+#[test]
 fn a_probe_goes_with_its_triggers() {
     let fake = Fake::booted();
     let text = fake.text();

@@ -46,6 +46,16 @@ pub(super) fn definitions() -> Vec<Session> {
     sessions.push(state(define().append("events/synthetic/filter", "a1 == 1")));
     sessions.push(state(define().replace(file, "")));
     sessions.push(state(define().replace(file, "lat u64 a1\n")));
+    let both = || define().append("kprobe_events", "p:synthetic/e vfs_read\np:lat vfs_write\n");
+    let all = |session: Session| read(session).read("kprobe_events").read("error_log");
+    sessions.push(all(both().append("kprobe_events", "p:synthetic/lat vfs_read")));
+    for line in ["-:lat", "-:synthetic/lat", "-:synthetic/e", "-:synthetic/", "-:kprobes/lat"] {
+        sessions.push(all(both().append("dynamic_events", line)));
+    }
+    for enabled in ["synthetic/lat", "kprobes/lat"] {
+        let enable = both().append(&format!("events/{enabled}/enable"), "1");
+        sessions.push(all(enable.replace("dynamic_events", "")));
+    }
     let switch = "enable_event:synthetic:lat";
     let switched = none().append("kprobe_events", "p:e __x64_sys_sethostname a1=%di");
     let switched = switched.append(file, "lat u64 a1").append("events/kprobes/e/trigger", switch);
