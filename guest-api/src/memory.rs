@@ -15,6 +15,9 @@ use crate::dirty::{HostWrites, LoggedHostWrites, Pagemap};
 use crate::layout;
 use crate::paging::{PAGE_SIZE, ReadPhys};
 
+/// Bytes of a word.
+const WORD: u64 = size_of::<u64>() as u64;
+
 const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MAP_RAM: i32 = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
 
@@ -192,6 +195,14 @@ impl GuestRam {
     /// [`OutsideMemory`] if any byte is not RAM; `buf` may then be partly filled.
     pub fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), OutsideMemory> {
         let len = buf.len();
+        // Most values of hits are part of a word, which is read at once.
+        let start = to_usize(gpa.offset_in(WORD));
+        if len > 0 && start + len <= size_of::<u64>() {
+            let word = self.word(gpa.align_down(WORD)).ok_or(OutsideMemory { gpa, len })?;
+            let bytes = word.load(Ordering::SeqCst).to_ne_bytes();
+            buf.copy_from_slice(&bytes[start..start + len]);
+            return Ok(());
+        }
         self.map.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| OutsideMemory { gpa, len })
     }
 
@@ -284,9 +295,10 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`], also if `gpa` is not a multiple of 8.
     pub fn store_u64(&self, gpa: Gpa, word: u64) -> Result<(), OutsideMemory> {
-        let stored = self.map.store(word, GuestAddress(gpa.0), Ordering::SeqCst);
+        let place = self.word(gpa).ok_or(OutsideMemory { gpa, len: size_of::<u64>() })?;
+        place.store(word, Ordering::SeqCst);
         self.host_writes.mark(gpa, size_of::<u64>());
-        stored.map_err(|_| OutsideMemory { gpa, len: 8 })
+        Ok(())
     }
 }
 

@@ -26,6 +26,14 @@ pub trait GuestView {
     /// [`ReadError::OutsideMemory`] where any byte of the range is not guest memory.
     fn read_phys(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), ReadError>;
 
+    /// The little-endian 64-bit word at `gpa`, a multiple of 8; `None` where the guest has no
+    /// memory. Walks of page tables read their entries by it.
+    fn read_word(&self, gpa: Gpa) -> Option<u64> {
+        let mut word = [0; size_of::<u64>()];
+        self.read_phys(gpa, &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
+    }
+
     /// How the guest translates addresses now (CR3 and the depth of its tables).
     ///
     /// # Errors

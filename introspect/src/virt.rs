@@ -63,9 +63,7 @@ struct Words<'a, V: ?Sized>(&'a V);
 
 impl<V: GuestView + ?Sized> ReadPhys for Words<'_, V> {
     fn read_u64(&self, gpa: Gpa) -> Option<u64> {
-        let mut word = [0; 8];
-        self.0.read_phys(gpa, &mut word).ok()?;
-        Some(u64::from_le_bytes(word))
+        self.0.read_word(gpa)
     }
 }
 
@@ -140,7 +138,14 @@ impl<'a, V: GuestView + ?Sized> VirtualMemory<'a, V> {
     /// # Errors
     /// As [`Self::read`].
     pub fn read_u64(&self, gva: Gva) -> Result<u64, VirtualReadError> {
-        let mut word = [0; 8];
+        const LEN: usize = size_of::<u64>();
+        if gva.0.is_multiple_of(LEN as u64) {
+            let found = self.translate(gva);
+            let gpa = found.map_err(|source| VirtualReadError::Unmapped { gva, source })?.gpa;
+            let source = ReadError::OutsideMemory { gpa, len: LEN };
+            return self.view.read_word(gpa).ok_or(VirtualReadError::NoMemory { gva, source });
+        }
+        let mut word = [0; LEN];
         self.read(gva, &mut word)?;
         Ok(u64::from_le_bytes(word))
     }

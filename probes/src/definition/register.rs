@@ -27,7 +27,8 @@ macro_rules! registers {
             /// Value in a register file.
             #[must_use]
             pub fn of(self, regs: &kvm_regs) -> u64 {
-                match self { $(Self::$variant => regs.$field,)* }
+                // References of one type become a table of offsets, values a jump.
+                *match self { $(Self::$variant => &regs.$field,)* }
             }
 
             /// The register itself in a register file.

@@ -96,6 +96,9 @@ impl Hook {
         for mark in &site.marks {
             self.reach(*mark, table, view, context)?;
         }
+        if table.watching.is_empty() {
+            return NOW;
+        }
         let memory =
             HitMemory { view, sregs: context.sregs_source(), tasks: table.tasks.as_deref() };
         let rsp = Gva(context.regs.rsp);

@@ -4,7 +4,8 @@
 //! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
 //! and time of entry (of returns), the arguments that could not be read (if one may fault),
 //! arguments, back-trace, texts. The word of a text argument is the place of its bytes among those
-//! ([`TextPlace`]).
+//! ([`TextPlace`]). Each record is in one piece: the words at the ring's end that it does not fit
+//! into are skipped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,6 +116,9 @@ pub(crate) const STACK_DEPTH: usize = 32;
 /// The number of no probe: of the records of [`crate::Engine::mark`].
 pub(crate) const MARK: u32 = u32::MAX;
 
+/// The number of no probe: of words at the ring's end that are skipped.
+const SKIPPED: u32 = MARK - 1;
+
 /// One hit, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -145,6 +149,11 @@ impl Record {
     }
 }
 
+/// The first word of a record of `words` words.
+fn header(probe: u32, words: u64) -> u64 {
+    u64::from(probe) << 32 | words
+}
+
 /// A task in a record: number, and two words of name.
 fn unpack_task([pid, low, high]: [u64; TASK_WORDS]) -> TaskId {
     let comm = u128::from(low) | u128::from(high) << 64;
@@ -169,24 +178,37 @@ impl<W: Word> Ring<W> {
         Self { words, head: W::new(0), tail: W::new(0) }
     }
 
-    fn word(&self, at: u64) -> &W {
+    /// The index of a word by its number.
+    fn index(&self, number: u64) -> usize {
         let mask = self.words.len() as u64 - 1;
-        &self.words[usize::try_from(at & mask).expect("below the ring's length")]
+        usize::try_from(number & mask).expect("below the ring's length")
     }
 
-    /// Begins a record; `None` if there is no room for it. Must be called by one thread at a time.
+    /// Begins a record; `None` if there is no room for it. A record of up to half the ring has room
+    /// once all others are taken. Must be called by one thread at a time.
     pub(crate) fn begin(&self, probe: u32, time: u64, shape: Shape) -> Option<Writer<'_, W>> {
-        let needed = shape.words() as u64;
+        let needed = shape.words();
         let head = self.head.load(Ordering::Relaxed);
         let used = head - self.tail.load(Ordering::Acquire);
-        if used + needed > self.words.len() as u64 {
+        let at = self.index(head);
+        let (mut words, mut end) = (&self.words[at..], head + needed as u64);
+        if words.len() < needed {
+            end += words.len() as u64;
+            words = &self.words;
+        }
+        if used + (end - head) > self.words.len() as u64 {
             return None;
         }
-        let mut writer = Writer { ring: self, next: head, end: head + needed, faults: 0 };
-        for word in [u64::from(probe) << 32 | needed, time, shape.pack()] {
-            writer.put(word);
+        if end - head > needed as u64 {
+            let skipped = header(SKIPPED, end - head - needed as u64);
+            self.words[at].store(skipped, Ordering::Relaxed);
         }
-        Some(writer)
+        let words = &words[..needed];
+        let values = [header(probe, needed as u64), time, shape.pack()];
+        for (word, value) in words.iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+        Some(Writer { ring: self, words, next: HEADER_WORDS, end })
     }
 
     /// Takes all complete records. Must be called by one thread at a time.
@@ -194,9 +216,16 @@ impl<W: Word> Ring<W> {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
         while tail < head {
-            let mut words = (tail..).map(|at| self.word(at).load(Ordering::Relaxed));
-            let mut next = || words.next().expect("endless");
-            let (header, time, shape) = (next(), next(), Shape::unpack(next()));
+            let words = &self.words[self.index(tail)..];
+            let mut words = words.iter().map(|word| word.load(Ordering::Relaxed));
+            let mut next = || words.next().expect("a record is in one piece");
+            let header = next();
+            let (probe, len) = (header >> 32, header & u64::from(u32::MAX));
+            if probe == u64::from(SKIPPED) {
+                tail += len;
+                continue;
+            }
+            let (time, shape) = (next(), Shape::unpack(next()));
             let task = shape.has_task.then(|| unpack_task([next(), next(), next()]));
             let returned =
                 shape.is_return.then(|| Returned { to: Gva(next()), entered: GuestTime(next()) });
@@ -211,9 +240,9 @@ impl<W: Word> Ring<W> {
             let args = args.collect();
             let stack = (0..shape.stack).map(|_| next()).collect();
             let text = (0..shape.text).flat_map(|_| next().to_le_bytes()).collect();
-            let probe = u32::try_from(header >> 32).expect("32 bits");
+            let probe = u32::try_from(probe).expect("32 bits");
             take(Record { probe, time, task, returned, args, stack, text });
-            tail += header & u64::from(u32::MAX);
+            tail += len;
             self.tail.store(tail, Ordering::Release);
         }
     }
@@ -222,15 +251,17 @@ impl<W: Word> Ring<W> {
 /// A record that is being written into a ring; it is visible once finished.
 pub(crate) struct Writer<'a, W = AtomicU64> {
     ring: &'a Ring<W>,
-    next: u64,
+    /// The record's words.
+    words: &'a [W],
+    /// Index of the next.
+    next: usize,
+    /// The ring's head after the record.
     end: u64,
-    faults: u128,
 }
 
 impl<W: Word> Writer<'_, W> {
     fn put(&mut self, word: u64) {
-        debug_assert!(self.next < self.end, "more words than the record's shape has");
-        self.ring.word(self.next).store(word, Ordering::Relaxed);
+        self.words[self.next].store(word, Ordering::Relaxed);
         self.next += 1;
     }
 
@@ -249,20 +280,20 @@ impl<W: Word> Writer<'_, W> {
     /// Writes all arguments; `None` is one that could not be read, which is permitted only with
     /// `may_fault`.
     pub(crate) fn args(&mut self, may_fault: bool, args: impl Iterator<Item = Option<u64>>) {
-        let faults_at = self.next;
-        if may_fault {
-            self.next += FAULT_WORDS as u64;
+        if !may_fault {
+            args.for_each(|value| self.put(value.unwrap_or(0)));
+            return;
         }
+        let (faults_at, mut faults) = (self.next, 0);
+        self.next += FAULT_WORDS;
         for (index, value) in args.enumerate() {
-            self.faults |= u128::from(value.is_none()) << index;
+            faults |= u128::from(value.is_none()) << index;
             self.put(value.unwrap_or(0));
         }
-        if may_fault {
-            let [low, high] = [self.faults & u128::from(u64::MAX), self.faults >> 64]
-                .map(|half| u64::try_from(half).expect("64 bits"));
-            self.ring.word(faults_at).store(low, Ordering::Relaxed);
-            self.ring.word(faults_at + 1).store(high, Ordering::Relaxed);
-        }
+        let [low, high] = [faults & u128::from(u64::MAX), faults >> 64]
+            .map(|half| u64::try_from(half).expect("64 bits"));
+        self.words[faults_at].store(low, Ordering::Relaxed);
+        self.words[faults_at + 1].store(high, Ordering::Relaxed);
     }
 
     /// Writes the back-trace; its length is in the shape.
@@ -281,7 +312,7 @@ impl<W: Word> Writer<'_, W> {
 
     /// Publishes the record to the consumer.
     pub(crate) fn finish(self) {
-        debug_assert!(self.next == self.end, "fewer words than the record's shape has");
+        debug_assert!(self.next == self.words.len(), "fewer words than the record's shape has");
         // The record's words come before the new head for a thread that acquires it.
         self.ring.head.store(self.end, Ordering::Release);
     }
@@ -390,7 +421,7 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn what_goes_in_comes_out(records in prop::collection::vec(any_record(), 0..10)) {
-            let ring = Ring::<AtomicU64>::new(256);
+            let ring = Ring::<AtomicU64>::new(512);
             for record in records {
                 prop_assert!(push(&ring, &record));
                 let mut got = Vec::new();

@@ -229,7 +229,10 @@ impl Control {
         let insn = insn::analyze(&text, site.at, kernel.assurances())?;
         new.guest_jmp = place::is_guests_jmp(kernel, &insn);
         new.way = place::displacement(&mut self.registry, guest, &insn)?;
-        new.step = place::step(&mut self.registry, guest, &insn, &site.probes)?;
+        new.step = match site.has_post_handler() {
+            true => place::step(&mut self.registry, guest, &insn)?,
+            false => None,
+        };
         new.insn = Arc::new(insn);
         Ok(new)
     }

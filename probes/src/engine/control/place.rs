@@ -14,7 +14,7 @@ use crate::engine::patch::text::INT3;
 use crate::engine::patch::view::GuestText;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::registered::Probe;
-use crate::engine::probe::site::{Displacement, Site, Sites};
+use crate::engine::probe::site::{Displacement, Site, SiteProbe, Sites};
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
 use exoprobe_guest::Guest;
@@ -187,14 +187,14 @@ pub(crate) fn join(
 ) -> Result<(), ProbeError> {
     let site = make_site(registry, guest, found)?;
     let step = match probe.post_handler() {
-        Some(_) => step(registry, guest, &site.insn, std::slice::from_ref(probe))?,
+        Some(_) => step(registry, guest, &site.insn)?,
         None => site.step,
     };
     // Changed in place, and copied only while it is shared: it may have very many probes.
     registry.sites.entry(at).or_insert(site);
     registry.change(at, |site| {
         site.step = step;
-        site.probes.push(Arc::clone(probe));
+        site.probes.push(SiteProbe::new(probe));
     });
     Ok(())
 }
@@ -293,16 +293,12 @@ pub(crate) fn displacement(
     })
 }
 
-/// The slot that stops after the instruction, if one of the probes needs that.
+/// The slot that stops after the instruction, for post-handlers; `None` if it is emulated.
 pub(crate) fn step(
     registry: &mut Registry,
     guest: &dyn Guest,
     insn: &Displaced,
-    probes: &[Arc<Probe>],
 ) -> Result<Option<Slot>, ProbeError> {
-    if probes.iter().all(|probe| probe.post_handler().is_none()) {
-        return Ok(None);
-    }
     insn.supports_post()?;
     let is_needed = insn.emulation().is_none();
     let slot = is_needed.then(|| registry.slots.get(guest.hidden(), insn, SlotKind::Stepped));

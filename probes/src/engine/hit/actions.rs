@@ -7,7 +7,7 @@ use exoprobe_guest::Gva;
 use exoprobe_introspect::unwind::{Place, Walk, user_frames};
 use exoprobe_introspect::{SymbolTable, TaskId};
 
-use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
+use crate::definition::{Action, Argument, Fetch, Field, FieldValue, Filter, ValueType};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::hit::addresses::CallTracker;
 use crate::engine::hit::stack::ProbedStack;
@@ -29,6 +29,7 @@ pub(crate) struct Done {
 /// A hit of one probe: the contents of its record.
 pub(crate) struct HitInfo<'a> {
     pub(crate) probe: &'a Probe,
+    pub(crate) arguments: &'a Arguments,
     /// The address probed.
     pub(crate) at: Gva,
     /// For a return probe.
@@ -70,8 +71,42 @@ impl Recorder {
         of_vcpu.store(Some(Arc::new(Holder { group, event, at: info.at })));
     }
 
-    /// Runs a probe's actions in order.
+    /// Runs a probe's actions in order, if its filter accepts the hit.
     pub(crate) fn act(
+        &self,
+        calls: &CallTracker,
+        table: &Table,
+        info: &HitInfo<'_>,
+        hit: &mut Hit<'_>,
+    ) -> Done {
+        let probe = info.probe;
+        count(&probe.counters.hits);
+        if let Some(filter) = probe.filter()
+            && !passes(&filter, table, info, hit)
+        {
+            count(&probe.counters.filtered);
+            return Done { verdict: Verdict::Continue, stop: false };
+        }
+        // Most probes have one of these alone: the others' code costs them nothing here.
+        match (&*probe.actions, probe.wants_stack()) {
+            ([Action::Count], _) => {
+                count(&probe.counters.filtered);
+                Done { verdict: Verdict::Continue, stop: false }
+            }
+            ([Action::Record], false) => {
+                let result = self.record(table.symbols.as_ref(), info, hit, &[]);
+                let verdict = match result.filter(|_| info.is_entry()) {
+                    Some(value) => leave(hit, value),
+                    None => Verdict::Continue,
+                };
+                Done { verdict, stop: false }
+            }
+            _ => self.act_each(calls, table, info, hit),
+        }
+    }
+
+    #[inline(never)]
+    fn act_each(
         &self,
         calls: &CallTracker,
         table: &Table,
@@ -81,11 +116,6 @@ impl Recorder {
         let probe = info.probe;
         let mut done = Done { verdict: Verdict::Continue, stop: false };
         let mut records = false;
-        count(&probe.counters.hits);
-        if !self.is_wanted(table, info, hit) {
-            count(&probe.counters.filtered);
-            return done;
-        }
         for action in &probe.actions {
             match action {
                 Action::Record | Action::Stack => {
@@ -126,38 +156,9 @@ impl Recorder {
     ) {
         count(&probe.counters.hits);
         let at = Gva(hit.regs.rip);
-        let _ = self.record(Some(symbols), &HitInfo { probe, at, returned: None }, hit, stack);
-    }
-
-    /// Returns true if the probe's filter accepts the hit.
-    fn is_wanted(&self, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>) -> bool {
-        let HitInfo { probe, returned, .. } = *info;
-        let Some(filter) = probe.filter() else { return true };
-        let arguments = probe.arguments();
-        let list = &arguments.list;
-        filter.holds(&mut |field| match field {
-            Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
-            Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
-            Field::UserText { index } => {
-                let at = word(list.get(index)?, hit)?;
-                Some(FieldValue::Text(text_at(Gva(at), ValueType::UserText, hit)?))
-            }
-            Field::Pid => Some(FieldValue::Word(current(hit)?.pid.into())),
-            Field::Comm => Some(FieldValue::Text(current(hit)?.name().into_bytes())),
-            Field::At => Some(FieldValue::Word(probe.at().0)),
-            Field::ReturnedTo => Some(FieldValue::Word(returned?.to.0)),
-            Field::Known(number) => Some(FieldValue::Word(number)),
-            Field::Text { index } => {
-                let arg = list.get(index)?;
-                let text = match &arg.fetch {
-                    Fetch::Comm => current(hit)?.name().into_bytes(),
-                    Fetch::ConstantText(text) => text.clone().into_bytes(),
-                    _ if arg.kind.is_text() => read_text(arg, hit)?,
-                    _ => show_symbol(table.symbols.as_ref(), word(arg, hit)?).into_bytes(),
-                };
-                Some(FieldValue::Text(text))
-            }
-        })
+        let arguments = &probe.arguments();
+        let info = HitInfo { probe, arguments, at, returned: None };
+        let _ = self.record(Some(symbols), &info, hit, stack);
     }
 
     /// Writes a record, or gives it to the probe's consumer. Returns the consumer's result for the
@@ -169,13 +170,17 @@ impl Recorder {
         hit: &mut Hit<'_>,
         stack: &[u64],
     ) -> Option<u64> {
-        let HitInfo { probe, returned, .. } = *info;
+        let HitInfo { probe, arguments, returned, .. } = *info;
         let ring = self.rings.get(usize::from(hit.vcpu))?;
-        let arguments = probe.arguments();
-        let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
-        let mut bytes = Bytes::default();
-        let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
+        let Arguments { list, may_fault, has_bytes, .. } = arguments;
         let task = current(hit);
+        if let Some(Consumer { at_hit: true, .. }) = &probe.consumer {
+            return hand_over(symbols, info, hit, task, stack);
+        }
+        let (mut bytes, mut bytes_at) = (Bytes::default(), Vec::new());
+        if *has_bytes {
+            bytes_at = bytes.fetch_all(list, hit);
+        }
         let shape = Shape {
             has_task: task.is_some(),
             is_return: returned.is_some(),
@@ -184,28 +189,7 @@ impl Recorder {
             stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
             text: bytes.words(),
         };
-        let (time, vcpu) = (hit.time.0, hit.vcpu);
-        let value = |(index, arg): (usize, &Argument)| match arg.is_in_bytes() {
-            true => bytes_at[index].map(TextPlace::word),
-            false => word(arg, hit),
-        };
-        let values = list.iter().enumerate().map(value);
-        if let Some(Consumer { to, probe: number, at_hit: true, .. }) = &probe.consumer {
-            let record = Record {
-                probe: probe.id,
-                time,
-                task,
-                returned,
-                args: values.collect(),
-                stack: stack.to_vec(),
-                text: bytes.as_slice().into(),
-            };
-            count(&probe.counters.recorded);
-            let (fields, symbols) = (Arc::clone(list), symbols.cloned());
-            let recorded = RecordedHit { vcpu, fields, record, symbols };
-            return to.take_at_hit(*number, recorded, hit);
-        }
-        let Some(mut writer) = ring.begin(probe.id, time, shape) else {
+        let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
             count(&probe.counters.lost);
             return None;
         };
@@ -215,7 +199,10 @@ impl Recorder {
         if let Some(returned) = returned {
             writer.returned(returned);
         }
-        writer.args(*may_fault, values);
+        match has_bytes {
+            true => writer.args(*may_fault, values(list, &bytes_at, hit)),
+            false => writer.args(*may_fault, list.iter().map(|arg| word(arg, hit))),
+        }
         writer.stack(stack);
         writer.text(bytes.as_slice());
         // Before the consumer sees the record and may undo the count.
@@ -223,6 +210,77 @@ impl Recorder {
         writer.finish();
         None
     }
+}
+
+/// The words of all arguments; `bytes_at` has the places of those that are text or arrays.
+fn values(
+    list: &[Argument],
+    bytes_at: &[Option<TextPlace>],
+    hit: &mut Hit<'_>,
+) -> impl Iterator<Item = Option<u64>> {
+    let value = |(arg, place): (&Argument, &Option<TextPlace>)| match arg.is_in_bytes() {
+        true => place.map(TextPlace::word),
+        false => word(arg, hit),
+    };
+    list.iter().zip(bytes_at).map(value)
+}
+
+/// Gives a record to the probe's consumer within the hit. Returns its result for the function.
+#[inline(never)]
+fn hand_over(
+    symbols: Option<&SymbolTable>,
+    info: &HitInfo<'_>,
+    hit: &mut Hit<'_>,
+    task: Option<TaskId>,
+    stack: &[u64],
+) -> Option<u64> {
+    let HitInfo { probe, arguments, returned, .. } = *info;
+    let Consumer { to, probe: number, .. } = probe.consumer.as_ref()?;
+    let (mut bytes, list) = (Bytes::default(), &arguments.list);
+    let bytes_at = bytes.fetch_all(list, hit);
+    let record = Record {
+        probe: probe.id,
+        time: hit.time.0,
+        task,
+        returned,
+        args: values(list, &bytes_at, hit).collect(),
+        stack: stack.to_vec(),
+        text: bytes.as_slice().into(),
+    };
+    count(&probe.counters.recorded);
+    let (fields, symbols) = (Arc::clone(list), symbols.cloned());
+    let recorded = RecordedHit { vcpu: hit.vcpu, fields, record, symbols };
+    to.take_at_hit(*number, recorded, hit)
+}
+
+/// Returns true if a filter accepts the hit.
+#[inline(never)]
+fn passes(filter: &Filter<Field>, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>) -> bool {
+    let HitInfo { probe, arguments, returned, .. } = *info;
+    let list = &arguments.list;
+    filter.holds(&mut |field| match field {
+        Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+        Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
+        Field::UserText { index } => {
+            let at = word(list.get(index)?, hit)?;
+            Some(FieldValue::Text(text_at(Gva(at), ValueType::UserText, hit)?))
+        }
+        Field::Pid => Some(FieldValue::Word(current(hit)?.pid.into())),
+        Field::Comm => Some(FieldValue::Text(current(hit)?.name().into_bytes())),
+        Field::At => Some(FieldValue::Word(probe.at().0)),
+        Field::ReturnedTo => Some(FieldValue::Word(returned?.to.0)),
+        Field::Known(number) => Some(FieldValue::Word(number)),
+        Field::Text { index } => {
+            let arg = list.get(index)?;
+            let text = match &arg.fetch {
+                Fetch::Comm => current(hit)?.name().into_bytes(),
+                Fetch::ConstantText(text) => text.clone().into_bytes(),
+                _ if arg.kind.is_text() => read_text(arg, hit)?,
+                _ => show_symbol(table.symbols.as_ref(), word(arg, hit)?).into_bytes(),
+            };
+            Some(FieldValue::Text(text))
+        }
+    })
 }
 
 /// The back-trace of a hit: the place itself, for a return the return address, then the callers;

@@ -10,7 +10,7 @@ use crate::detour::FollowedCall;
 use crate::engine::hit::actions::HitInfo;
 use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::addresses::CallTracker;
-use crate::engine::kernel::memory::HitMemory;
+use crate::engine::kernel::memory::{HitMemory, StackSlot};
 
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::probe::fetch::{Kept, keep};
@@ -18,7 +18,7 @@ use crate::engine::probe::handlers::{EntryVerdict, Hit, Instance};
 use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::{KretprobeInstance, RETURN_ADDRESS_LEN, recycle, watch};
 use crate::engine::probe::registered::{Probe, Returns, count};
-use crate::engine::probe::site::Site;
+use crate::engine::probe::site::{Site, SiteProbe};
 use crate::events::Returned;
 
 /// The method of following a call.
@@ -28,7 +28,7 @@ enum FollowVia {
     /// It has this trampoline already.
     Join(usize),
     /// It gets this trampoline.
-    Divert(usize),
+    Divert(usize, StackSlot),
 }
 
 impl CallTracker {
@@ -41,8 +41,8 @@ impl CallTracker {
         returns: &Returns,
         hit: &mut Hit<'_>,
     ) {
-        let followed = match returns.in_guest() {
-            Some(in_guest) => self.follow_within(table, probe, &in_guest, hit),
+        let followed = match &*returns.in_guest.load() {
+            Some(in_guest) => self.follow_within(table, probe, in_guest, hit),
             None => self.follow(table, probe, returns, hit),
         };
         if followed.is_none() {
@@ -60,7 +60,12 @@ impl CallTracker {
         hit: &mut Hit<'_>,
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
-        let on_stack = Gva(hit.memory.word(key)?);
+        let slot = hit.memory.slot(key);
+        let on_stack = match slot {
+            Some(slot) => hit.memory.load(slot),
+            None => hit.memory.word(key),
+        };
+        let on_stack = Gva(on_stack?);
         // Another return probe may already follow this call, or the call that jumped to this
         // function.
         let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
@@ -82,7 +87,7 @@ impl CallTracker {
             ReturnMode::Site if is_watched(table, ret_addr, probe) => Some(FollowVia::Watch),
             // In the mode `site`, where no int3 can be: in memory without symbols, for example,
             // from where a BPF program's trampoline calls.
-            ReturnMode::Site | ReturnMode::Trampoline => self.way(key, go_to, frame),
+            ReturnMode::Site | ReturnMode::Trampoline => self.way(slot, go_to, frame),
         };
         let Some(way) = way else {
             recycle(active);
@@ -92,7 +97,7 @@ impl CallTracker {
             && handler(&mut active.instance, &mut hit.of(probe.fault_handler.as_ref()))
                 == EntryVerdict::Skip
         {
-            if let FollowVia::Divert(index) = way {
+            if let FollowVia::Divert(index, _) = way {
                 self.frames.unclaim(index);
             }
             recycle(active);
@@ -104,46 +109,41 @@ impl CallTracker {
                 self.frames.add(index, active);
                 Ok(())
             }
-            FollowVia::Divert(index) => self.divert(index, table, key, active, hit),
+            FollowVia::Divert(index, slot) => {
+                match self.write_trampoline(index, table, (key, slot), hit.memory) {
+                    true => {
+                        self.frames.add(index, active);
+                        Ok(())
+                    }
+                    false => Err(active),
+                }
+            }
         };
         followed.map_err(recycle).ok()
     }
 
-    /// Selects how a call can be followed by a trampoline, if at all. Its return address is at
-    /// `key`; it has a trampoline already if there is a `frame`.
-    fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<FollowVia> {
+    /// Selects how a call can be followed by a trampoline, if at all. Its return address is in
+    /// `slot`, which it lacks if it is not aligned, as in no Linux; it has a trampoline already if
+    /// there is a `frame`.
+    fn way(&self, slot: Option<StackSlot>, go_to: Gva, frame: Option<usize>) -> Option<FollowVia> {
         match frame {
             Some(index) => Some(FollowVia::Join(index)),
-            // Linux has no return address that is not aligned.
-            None if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
-                self.frames.claim(go_to).map(FollowVia::Divert)
+            None => {
+                let slot = slot?;
+                Some(FollowVia::Divert(self.frames.claim(go_to)?, slot))
             }
-            None => None,
         }
-    }
-
-    /// Follows a call by a trampoline.
-    fn divert(
-        &self,
-        index: usize,
-        table: &Table,
-        key: Gva,
-        active: Box<KretprobeInstance>,
-        hit: &Hit<'_>,
-    ) -> Result<(), Box<KretprobeInstance>> {
-        if !self.write_trampoline(index, table, key, hit.memory) {
-            return Err(active);
-        }
-        self.frames.add(index, active);
-        Ok(())
     }
 
     /// Makes a call return through a trampoline, for the engine itself. Returns whether it does.
     pub(crate) fn catch_return(&self, table: &Table, key: Gva, memory: HitMemory<'_>) -> bool {
-        let Some(on_stack) = memory.word(key).map(Gva) else { return false };
+        let slot = memory.slot(key);
+        let Some(on_stack) = slot.and_then(|slot| memory.load(slot)).map(Gva) else { return false };
         let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
-        match self.way(key, on_stack, frame) {
-            Some(FollowVia::Divert(index)) => self.write_trampoline(index, table, key, memory),
+        match self.way(slot, on_stack, frame) {
+            Some(FollowVia::Divert(index, slot)) => {
+                self.write_trampoline(index, table, (key, slot), memory)
+            }
             Some(FollowVia::Join(_) | FollowVia::Watch) => true,
             None => false,
         }
@@ -155,10 +155,10 @@ impl CallTracker {
         &self,
         index: usize,
         table: &Table,
-        key: Gva,
+        (key, slot): (Gva, StackSlot),
         memory: HitMemory<'_>,
     ) -> bool {
-        let stored = memory.store_u64(key, table.trampoline(index).0);
+        let stored = memory.store(slot, table.trampoline(index).0);
         match stored {
             Ok(()) => self.frames.begin(index, key),
             Err(_) => self.frames.unclaim(index),
@@ -175,7 +175,8 @@ impl CallTracker {
         hit: &mut Hit<'_>,
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
-        let return_to = Gva(hit.memory.word(key)?);
+        let slot = hit.memory.slot(key)?;
+        let return_to = Gva(hit.memory.load(slot)?);
         let entered = hit.time.0.wrapping_sub(in_guest.clock);
         let shows = self.true_return(table, return_to);
         let call = FollowedCall { key, return_to, shows, entered };
@@ -186,7 +187,7 @@ impl CallTracker {
             let words = arguments.kept.iter().map(|n| kept[usize::from(*n) - 1]);
             in_guest.pool.keep(&self.hidden, index, words);
         }
-        let stored = hit.memory.store_u64(key, in_guest.pool.stub(index).0);
+        let stored = hit.memory.store(slot, in_guest.pool.stub(index).0);
         if stored.is_err() {
             in_guest.pool.release(&self.hidden, index);
         }
@@ -202,12 +203,12 @@ impl CallTracker {
         memory: HitMemory<'a>,
         rsp: Gva,
     ) -> impl Iterator<Item = (Gva, &'a Arc<Probe>)> {
-        let in_site_mode = |probe: &&Arc<Probe>| {
+        let in_site_mode = |probe: &&SiteProbe| {
             probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
         };
         site.enabled().filter(in_site_mode).filter_map(move |probe| {
             let ret_addr = self.true_return(table, Gva(memory.word(rsp)?));
-            (!is_watched(table, ret_addr, probe)).then_some((ret_addr, probe))
+            (!is_watched(table, ret_addr, probe)).then_some((ret_addr, &**probe))
         })
     }
 }
@@ -253,7 +254,8 @@ impl Recorder {
         returned: Returned,
         hit: &mut Hit<'_>,
     ) -> bool {
-        let info = HitInfo { probe, at: probe.at(), returned: Some(returned) };
+        let arguments = &probe.arguments();
+        let info = HitInfo { probe, arguments, at: probe.at(), returned: Some(returned) };
         self.act(calls, table, &info, hit).stop
     }
 

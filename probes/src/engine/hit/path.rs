@@ -16,7 +16,7 @@ use crate::engine::hit::table::{Stop, Table};
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::probe::handlers::{Hit, Verdict};
-use crate::engine::probe::registered::{Probe, Role};
+use crate::engine::probe::registered::Role;
 use crate::engine::probe::registered::{RETURN_ADDRESS_LEN, unwatch};
 use crate::engine::probe::site::{Displacement, GuestCopy, Site};
 use crate::events::Ring;
@@ -221,21 +221,25 @@ impl HitPath {
     }
 
     /// Runs the enabled probes of a site, in order of registration.
-    fn run_probes(&self, table: &Table, site: &Site, hit: &mut Hit<'_>) -> Done {
+    fn run_probes<'a>(&self, table: &Table, site: &'a Site, hit: &mut Hit<'a>) -> Done {
         let mut all = Done { verdict: Verdict::Continue, stop: false };
         for probe in site.enabled() {
             match &probe.role {
                 Role::Kprobe { pre_handler, .. } => {
-                    let mut hit = hit.of(probe.fault_handler.as_ref());
-                    let done =
-                        self.recorder.act(&self.calls, table, &info(probe, site.at), &mut hit);
+                    hit.fault_handler = probe.fault_handler.as_ref();
+                    let arguments = &probe.arguments;
+                    let info = HitInfo { probe, arguments, at: site.at, returned: None };
+                    let done = self.recorder.act(&self.calls, table, &info, hit);
                     all.stop |= done.stop;
                     all.verdict = match (done.verdict, pre_handler) {
-                        (Verdict::Continue, Some(handler)) => handler(&mut hit),
+                        (Verdict::Continue, Some(handler)) => handler(hit),
                         (verdict, _) => verdict,
                     };
                 }
-                Role::Kretprobe(returns) => self.calls.enter_call(table, probe, returns, hit),
+                Role::Kretprobe(returns) => {
+                    hit.fault_handler = None;
+                    self.calls.enter_call(table, probe, returns, hit);
+                }
             }
             if all.verdict == Verdict::Done {
                 // The handler chose the next address (kprobes.rst, "Changing Execution Path").
@@ -318,17 +322,15 @@ pub(crate) fn look<'a>(
     Hit { regs: context.regs, vcpu, time, memory, fault_handler: None, kept: &[] }
 }
 
-fn info(probe: &Probe, at: Gva) -> HitInfo<'_> {
-    HitInfo { probe, at, returned: None }
-}
-
 /// Runs the instruction under the breakpoint, or moves the vCPU to its copy.
 fn displace(table: &Table, site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     match (site.way, site.step) {
         (Displacement::Emulate, _) => {
             let emulation = site.insn.emulation().expect("Way::Emulate is chosen by it");
             context.sti_shadow = emulation.apply(context.regs) == Shadow::Sti;
-            run_post_handlers(site, &mut look(table, view, context));
+            if site.has_post_handler() {
+                run_post_handlers(site, &mut look(table, view, context));
+            }
         }
         (Displacement::Slot(_), Some(slot)) | (Displacement::Slot(slot), None) => {
             context.regs.rip = slot.gva.0;

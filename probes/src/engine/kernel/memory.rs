@@ -1,7 +1,7 @@
 //! Guest memory from within a hit: bounded walks of the guest's own page tables, nothing cached.
 
-use exoprobe_guest::paging::{PagingError, PagingMode};
-use exoprobe_guest::{GuestRam, Gva, SregsSource};
+use exoprobe_guest::paging::{PagingError, PagingMode, ReadPhys};
+use exoprobe_guest::{Gpa, GuestRam, Gva, OutsideMemory, SregsSource};
 use exoprobe_introspect::{ReadError, VirtualMemory, VirtualReadError};
 
 use crate::engine::kernel::tasks::Tasks;
@@ -50,17 +50,32 @@ impl HitMemory<'_> {
         self.with(at, |memory| memory.read_u64(at)).ok()
     }
 
-    /// Replaces the aligned 64-bit word at `at` in one store.
-    pub(crate) fn store_u64(&self, at: Gva, word: u64) -> Result<(), VirtualReadError> {
-        self.with(at, |memory| {
-            memory.for_each_piece(at, size_of_val(&word), |gpa, piece| {
-                let len = piece.len();
-                let stored = self.view.ram.store_u64(gpa, word);
-                stored.map_err(|_| ReadError::OutsideMemory { gpa, len })
-            })
-        })
+    /// The aligned word at `at`, translated once; `None` if it is not aligned or not mapped.
+    pub(crate) fn slot(&self, at: Gva) -> Option<StackSlot> {
+        if !at.0.is_multiple_of(size_of::<u64>() as u64) {
+            return None;
+        }
+        let translate = |memory: &VirtualMemory<'_, KernelView>| {
+            let found = memory.translate(at);
+            found.map_err(|source| VirtualReadError::Unmapped { gva: at, source })
+        };
+        Some(StackSlot(self.with(at, translate).ok()?.gpa))
+    }
+
+    /// The word in a slot; `None` outside RAM.
+    pub(crate) fn load(&self, slot: StackSlot) -> Option<u64> {
+        ReadPhys::read_u64(&self.view.ram, slot.0)
+    }
+
+    /// Replaces the word in a slot in one store.
+    pub(crate) fn store(&self, slot: StackSlot, word: u64) -> Result<(), OutsideMemory> {
+        self.view.ram.store_u64(slot.0, word)
     }
 }
+
+/// The place of a return address, as translated for one hit.
+#[derive(Clone, Copy)]
+pub(crate) struct StackSlot(Gpa);
 
 /// Writes `data` at `at`, across pages. Writes nothing if any of it is not mapped.
 pub(crate) fn write(

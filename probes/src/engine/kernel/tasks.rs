@@ -22,6 +22,48 @@ pub(crate) struct Tasks {
     current: Box<[Gpa]>,
     /// The direct map: tasks are found in it without a walk of the page tables.
     direct: Vec<Direct>,
+    /// The place of number and name; `None` if these are not aligned as in every Linux.
+    words: Option<TaskWords>,
+}
+
+/// Words of a task's memory with its number and name, read in one access.
+struct TaskWords {
+    /// Bytes from the task's start to the first.
+    first: u64,
+    count: usize,
+    /// The word with the number, and its place there.
+    pid: usize,
+    shift: u32,
+    /// The first word of the name.
+    comm: usize,
+}
+
+impl TaskWords {
+    fn of(layout: &TaskLayout) -> Option<Self> {
+        const WORD: u64 = 8;
+        let (pid, comm) = (u64::from(layout.pid), u64::from(layout.comm));
+        if !comm.is_multiple_of(WORD) || !pid.is_multiple_of(WORD / 2) {
+            return None;
+        }
+        let first = pid.min(comm) & !(WORD - 1);
+        let index = |offset: u64| usize::try_from((offset - first) / WORD).ok();
+        Some(Self {
+            first,
+            count: index(pid.max(comm + WORD))? + 1,
+            pid: index(pid)?,
+            shift: if pid.is_multiple_of(WORD) { 0 } else { 32 },
+            comm: index(comm)?,
+        })
+    }
+
+    fn read(&self, ram: &GuestRam, task: Gpa) -> Option<TaskId> {
+        let words = ram.words(task.wrapping_add(self.first), self.count)?;
+        let word = |index: usize| Some(words.get(index)?.load(Ordering::Relaxed));
+        let (number, low, high) = (word(self.pid)?, word(self.comm)?, word(self.comm + 1)?);
+        let pid = u32::try_from(number >> self.shift & u64::from(u32::MAX)).expect("32 bits");
+        let comm = u128::from(low) | u128::from(high) << 64;
+        Some(TaskId { pid, comm: comm.to_le_bytes() })
+    }
 }
 
 /// Why tasks are not known.
@@ -89,7 +131,8 @@ impl Tasks {
         };
         let current = (0..vcpus).map(|vcpu| place(vcpu).ok_or(NoTasks::PerCpu(vcpu)));
         let direct = direct_map(memory, symbols, ram);
-        Ok(Self { layout, current: current.collect::<Result<_, _>>()?, direct })
+        let (current, words) = (current.collect::<Result<_, _>>()?, TaskWords::of(&layout));
+        Ok(Self { layout, current, direct, words })
     }
 
     /// The first threads of all processes.
@@ -143,31 +186,9 @@ impl Tasks {
     pub(crate) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
         let task = self.address_on(view, vcpu)?;
         let direct = self.direct.iter().find_map(|range| range.place(task));
-        match direct.and_then(|at| self.read_at(view, at)) {
+        match direct.and_then(|at| self.words.as_ref()?.read(&view.ram, at)) {
             Some(found) => Some(found),
             None => self.layout.read(&VirtualMemory::with_mode(view, view.mode), task).ok(),
         }
-    }
-
-    /// Reads a task in RAM, if its fields are aligned as in every Linux.
-    fn read_at(&self, view: &KernelView, task: Gpa) -> Option<TaskId> {
-        const WORD: u64 = 8;
-        let (pid, comm) = (u64::from(self.layout.pid), u64::from(self.layout.comm));
-        if !comm.is_multiple_of(WORD) {
-            return None;
-        }
-        // One access to the RAM that has both.
-        let first = pid.min(comm) & !(WORD - 1);
-        let count = (pid.max(comm + WORD) - first) / WORD + 1;
-        let words = view.ram.words(task.wrapping_add(first), usize::try_from(count).ok()?)?;
-        let word = |offset: u64| {
-            let index = usize::try_from((offset - first) / WORD).ok()?;
-            Some(words.get(index)?.load(Ordering::Relaxed))
-        };
-        let (number, low, high) = (word(pid)?, word(comm)?, word(comm + WORD)?);
-        let shift = if pid % WORD == 0 { 0 } else { 32 };
-        let pid = u32::try_from(number >> shift & u64::from(u32::MAX)).expect("32 bits");
-        let comm = u128::from(low) | u128::from(high) << 64;
-        Some(TaskId { pid, comm: comm.to_le_bytes() })
     }
 }

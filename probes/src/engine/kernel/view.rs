@@ -1,6 +1,6 @@
 //! A guest's memory as its kernel maps it.
 
-use exoprobe_guest::paging::{PAGE_SIZE, PagingError, PagingMode};
+use exoprobe_guest::paging::{PAGE_SIZE, PagingError, PagingMode, ReadPhys};
 use exoprobe_guest::{Gpa, GuestRam};
 use exoprobe_introspect::{GuestView, ReadError};
 
@@ -21,6 +21,10 @@ impl GuestView for KernelView {
     fn read_phys(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), ReadError> {
         let len = buf.len();
         self.ram.read(gpa, buf).map_err(|_| ReadError::OutsideMemory { gpa, len })
+    }
+
+    fn read_word(&self, gpa: Gpa) -> Option<u64> {
+        ReadPhys::read_u64(&self.ram, gpa)
     }
 
     fn paging(&self) -> Result<PagingMode, PagingError> {

@@ -1,6 +1,7 @@
 //! The filter of an event, of which each of its probes has a copy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 
@@ -13,6 +14,8 @@ pub(crate) struct EventFilter {
     written: ArcSwapOption<WrittenFilter>,
     /// The same filter over the fetched arguments; set when these are known.
     found: ArcSwapOption<Filter<Field>>,
+    /// Cached from `found`, so that a hit without a filter need not load it.
+    is_found: AtomicBool,
     /// The filter that was refused, if none was set after it.
     refused: ArcSwapOption<RefusedFilter>,
 }
@@ -29,7 +32,7 @@ impl EventFilter {
 
     /// The filter over the fetched arguments; `None` makes all hits events.
     pub(crate) fn found(&self) -> Option<Arc<Filter<Field>>> {
-        self.found.load_full()
+        if self.is_found.load(Ordering::Acquire) { self.found.load_full() } else { None }
     }
 
     /// The filter that was refused, if none was set after it.
@@ -46,7 +49,15 @@ impl EventFilter {
 
     /// Sets the filter over the fetched arguments, which are known now.
     pub(crate) fn set_found(&self, found: Option<Filter<Field>>) {
-        self.found.store(found.map(Arc::new));
+        // A hit that sees the flag sees the filter.
+        let is_found = found.is_some();
+        if is_found {
+            self.found.store(found.map(Arc::new));
+        }
+        self.is_found.store(is_found, Ordering::SeqCst);
+        if !is_found {
+            self.found.store(None);
+        }
     }
 
     /// Removes the filter, and keeps the one that was refused in its place.

@@ -17,8 +17,12 @@ const BYTES_MAX: usize = 4 * TEXT_MAX;
 pub(crate) type Kept = [Option<u64>; KEPT_MAX];
 
 /// An argument's word; `None` where memory cannot be read.
+#[inline]
 pub(crate) fn word(arg: &Argument, hit: &mut Hit<'_>) -> Option<u64> {
-    fetch(&arg.fetch, arg.kind.width(), hit)
+    match arg.fetch {
+        Fetch::Register(register) => Some(register.of(hit.regs)),
+        _ => fetch(&arg.fetch, arg.kind.width(), hit),
+    }
 }
 
 /// The value of a fetch argument. Memory is read with the given width.

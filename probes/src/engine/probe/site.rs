@@ -7,6 +7,7 @@ use std::sync::Arc;
 use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::SymbolTable;
 
+use crate::engine::arguments::list::Arguments;
 use crate::engine::patch::slots::Slot;
 use crate::engine::patch::text;
 use crate::engine::patch::view::Overlay;
@@ -79,6 +80,27 @@ pub(crate) struct GuestCopy {
     pub(crate) slot: Option<Slot>,
 }
 
+/// A probe of a site.
+#[derive(Clone)]
+pub(crate) struct SiteProbe {
+    probe: Arc<Probe>,
+    /// Its arguments there. They are resolved before it joins the site.
+    pub(crate) arguments: Arc<Arguments>,
+}
+
+impl SiteProbe {
+    pub(crate) fn new(probe: &Arc<Probe>) -> Self {
+        Self { probe: Arc::clone(probe), arguments: probe.arguments() }
+    }
+}
+
+impl Deref for SiteProbe {
+    type Target = Arc<Probe>;
+    fn deref(&self) -> &Self::Target {
+        &self.probe
+    }
+}
+
 /// A probed address with its probes and marks. Immutable: a change makes a new one.
 #[derive(Clone)]
 pub(crate) struct Site {
@@ -89,7 +111,7 @@ pub(crate) struct Site {
     /// The slot for stepping, if a probe has a post-handler and emulation is not possible.
     pub(crate) step: Option<Slot>,
     /// In order of registration.
-    pub(crate) probes: Vec<Arc<Probe>>,
+    pub(crate) probes: Vec<SiteProbe>,
     /// Return probes in the mode `site` with calls that return here.
     pub(crate) returning: Vec<Arc<Probe>>,
     pub(crate) marks: Vec<InternalBreakpoint>,
@@ -138,7 +160,7 @@ impl Site {
     }
 
     /// The probes of the site that must run.
-    pub(crate) fn enabled(&self) -> impl Iterator<Item = &Arc<Probe>> {
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = &SiteProbe> {
         self.probes.iter().filter(|probe| probe.wants_breakpoint())
     }
 
@@ -149,7 +171,7 @@ impl Site {
 
     /// Probes of the site, and those with calls that return here.
     pub(crate) fn concerned(&self) -> impl Iterator<Item = &Arc<Probe>> {
-        self.probes.iter().chain(&self.returning)
+        self.probes.iter().map(|of_site| &**of_site).chain(&self.returning)
     }
 
     /// The slots of its instruction.
