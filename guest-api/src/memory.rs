@@ -263,6 +263,7 @@ impl GuestRam {
     }
 
     /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM.
+    #[inline]
     #[must_use]
     pub fn word(&self, gpa: Gpa) -> Option<&AtomicU64> {
         self.words(gpa, 1)?.first()
@@ -270,6 +271,7 @@ impl GuestRam {
 
     /// `count` words from `gpa` on, for single accesses, as [`Self::word`]. Hits read memory by it,
     /// so it must be cheap.
+    #[inline]
     #[must_use]
     pub fn words(&self, gpa: Gpa, count: usize) -> Option<&[AtomicU64]> {
         let len = count.checked_mul(size_of::<u64>())? as u64;

@@ -186,6 +186,7 @@ impl<W: Word> Ring<W> {
 
     /// Begins a record; `None` if there is no room for it. A record of up to half the ring has room
     /// once all others are taken. Must be called by one thread at a time.
+    #[inline]
     pub(crate) fn begin(&self, probe: u32, time: u64, shape: Shape) -> Option<Writer<'_, W>> {
         let needed = shape.words();
         let head = self.head.load(Ordering::Relaxed);
@@ -260,18 +261,21 @@ pub(crate) struct Writer<'a, W = AtomicU64> {
 }
 
 impl<W: Word> Writer<'_, W> {
+    #[inline]
     fn put(&mut self, word: u64) {
         self.words[self.next].store(word, Ordering::Relaxed);
         self.next += 1;
     }
 
     /// Writes the current task: first, if the shape has one.
+    #[inline]
     pub(crate) fn task(&mut self, task: &TaskId) {
         self.put(task.pid.into());
         task.comm.as_chunks().0.iter().for_each(|half| self.put(u64::from_le_bytes(*half)));
     }
 
     /// Writes the return: next, in a return's record.
+    #[inline]
     pub(crate) fn returned(&mut self, returned: Returned) {
         self.put(returned.to.0);
         self.put(returned.entered.0);
@@ -279,6 +283,7 @@ impl<W: Word> Writer<'_, W> {
 
     /// Writes all arguments; `None` is one that could not be read, which is permitted only with
     /// `may_fault`.
+    #[inline]
     pub(crate) fn args(&mut self, may_fault: bool, args: impl Iterator<Item = Option<u64>>) {
         if !may_fault {
             args.for_each(|value| self.put(value.unwrap_or(0)));
@@ -297,11 +302,13 @@ impl<W: Word> Writer<'_, W> {
     }
 
     /// Writes the back-trace; its length is in the shape.
+    #[inline]
     pub(crate) fn stack(&mut self, frames: &[u64]) {
         frames.iter().for_each(|frame| self.put(*frame));
     }
 
     /// Writes the bytes of all texts; the shape has their number of words.
+    #[inline]
     pub(crate) fn text(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(size_of::<u64>()) {
             let mut word = [0; size_of::<u64>()];
@@ -311,6 +318,7 @@ impl<W: Word> Writer<'_, W> {
     }
 
     /// Publishes the record to the consumer.
+    #[inline]
     pub(crate) fn finish(self) {
         debug_assert!(self.next == self.words.len(), "fewer words than the record's shape has");
         // The record's words come before the new head for a thread that acquires it.

@@ -72,6 +72,7 @@ impl Recorder {
     }
 
     /// Runs a probe's actions in order, if its filter accepts the hit.
+    #[inline]
     pub(crate) fn act(
         &self,
         calls: &CallTracker,
@@ -163,6 +164,7 @@ impl Recorder {
 
     /// Writes a record, or gives it to the probe's consumer. Returns the consumer's result for the
     /// function.
+    #[inline]
     fn record(
         &self,
         symbols: Option<&SymbolTable>,

@@ -32,7 +32,13 @@ impl EventFilter {
 
     /// The filter over the fetched arguments; `None` makes all hits events.
     pub(crate) fn found(&self) -> Option<Arc<Filter<Field>>> {
-        if self.is_found.load(Ordering::Acquire) { self.found.load_full() } else { None }
+        self.found.load_full()
+    }
+
+    /// Returns true if there may be a filter over the fetched arguments.
+    #[inline]
+    pub(crate) fn is_found(&self) -> bool {
+        self.is_found.load(Ordering::Acquire)
     }
 
     /// The filter that was refused, if none was set after it.

@@ -219,8 +219,12 @@ impl Probe {
 
     /// The filter of records; `None` records all hits. Triggers also run for hits that are not
     /// shown.
+    #[inline]
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        if self.has_triggers() { None } else { self.event_filter.found() }
+        match self.event_filter.is_found() && !self.has_triggers() {
+            true => self.event_filter.found(),
+            false => None,
+        }
     }
 
     /// Resolves a filter over the fetched arguments, once these are known.

@@ -146,6 +146,7 @@ impl Site {
 
     /// Returns true if each hit is passed on to the guest, whose own kprobe runs the instruction.
     /// Its jmp leads to code that runs it as well, but after which nothing stops.
+    #[inline]
     pub(crate) fn is_passed_on(&self) -> bool {
         self.guest_int3 || (self.guest_jmp && self.has_post_handler())
     }
