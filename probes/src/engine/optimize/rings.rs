@@ -10,8 +10,8 @@ use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Field, Filter};
 use crate::detour::{
-    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, Mapped, PoolMemory,
-    RecordShape,
+    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, InBytes, Mapped,
+    PoolMemory, RecordShape,
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
@@ -55,8 +55,8 @@ pub(crate) struct Rings {
 struct Used {
     probe: Arc<Probe>,
     task: BlockAction,
-    /// Indices of the texts among the values of its records.
-    texts: Vec<usize>,
+    /// The texts and arrays among the values of its records.
+    in_bytes: Vec<InBytes>,
     /// The part of the probe's filter that its records are still to pass.
     later: Option<Arc<Filter<Field>>>,
     /// The counters as last read.
@@ -74,7 +74,7 @@ impl Used {
                 .and_then(|split| split.later.map(Arc::new)),
             BlockAction::Count | BlockAction::Follow { .. } => None,
         };
-        Self { probe, texts: task.texts(), later, task, seen: [0; 2], pool: None }
+        Self { probe, in_bytes: task.in_bytes(), later, task, seen: [0; 2], pool: None }
     }
 }
 
@@ -101,8 +101,8 @@ pub(crate) struct Found<'a> {
     pub(crate) is_return: bool,
     /// The record contains the current task.
     pub(crate) has_task: bool,
-    /// Indices of the texts among its values.
-    pub(crate) texts: &'a [usize],
+    /// The texts and arrays among its values.
+    pub(crate) in_bytes: &'a [InBytes],
     /// The filter that the record is still to pass.
     pub(crate) later: Option<&'a Arc<Filter<Field>>>,
     /// Offset that turns the guest's time-stamp counter into guest time.
@@ -115,7 +115,7 @@ impl Found<'_> {
         let time = found.time.wrapping_add(self.clock);
         let mut args: Vec<Option<u64>> = found.args.into_iter().map(Some).collect();
         let mut text = Vec::new();
-        for (index, bytes) in self.texts.iter().zip(found.texts) {
+        for (InBytes { index, .. }, bytes) in self.in_bytes.iter().zip(found.in_bytes) {
             let place = bytes.and_then(|bytes| TextPlace::append(&mut text, &bytes));
             if let Some(arg) = args.get_mut(*index) {
                 *arg = place.map(TextPlace::word);
@@ -305,10 +305,10 @@ impl Rings {
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let shape_of = |number| {
-            let Used { task, texts, .. } = used(number)?;
+            let Used { task, in_bytes, .. } = used(number)?;
             match task {
                 BlockAction::Record { values, .. } => {
-                    Some(RecordShape { args: values.len(), texts })
+                    Some(RecordShape { args: values.len(), in_bytes })
                 }
                 BlockAction::Count | BlockAction::Follow { .. } => None,
             }
@@ -318,8 +318,8 @@ impl Rings {
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.counters, |counters| &counters.recorded, 1);
                 let (probe, is_return) = (&block.probe, block.pool.is_some());
-                let (texts, later) = (&*block.texts, block.later.as_ref());
-                take(Found { vcpu, probe, is_return, has_task, texts, later, clock }, record);
+                let (in_bytes, later) = (&*block.in_bytes, block.later.as_ref());
+                take(Found { vcpu, probe, is_return, has_task, in_bytes, later, clock }, record);
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");

@@ -166,20 +166,42 @@ fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'stat
     if !arg.is_in_bytes() {
         return value(&arg.fetch, at, env);
     }
-    if arg.count.is_some() {
-        return Err("array: an argument is an array, which the VMM reads");
-    }
-    if !env.guards_loads {
-        return Err("text: faults of the code in the guest cannot be caught");
-    }
-    let is_user = arg.kind == ValueType::UserText;
+    let array = match arg.count {
+        Some(_) if arg.kind.is_text() => {
+            return Err("array: an argument is an array of texts, which the VMM reads");
+        }
+        Some(count) => Some(usize::from(count) * arg.kind.width().bytes()),
+        None => None,
+    };
     let (offset, base, user) = match &arg.fetch {
         Fetch::Deref { offset, base, user } => (*offset, value(base, at, env)?, *user),
         Fetch::Memory(address) => (0, Value::Constant(address.0), false),
         Fetch::Stack(n) => (i64::from(*n) * 8, Value::StackPointer, false),
-        _ => return Err("text: its place is not known yet"),
+        _ => return Err("memory: its place is not known yet"),
     };
-    Ok(Value::Text { offset, base: Box::new(base), user: user || is_user })
+    let (base, user) = (Box::new(base), user || arg.kind == ValueType::UserText);
+    Ok(match array {
+        None if !env.guards_loads => {
+            return Err("text: faults of the code in the guest cannot be caught");
+        }
+        None => Value::Text { offset, base, user },
+        Some(bytes) => {
+            can_load(user, env)?;
+            let bytes = u16::try_from(bytes).expect("64 words at most");
+            Value::Array { offset, base, user, bytes }
+        }
+    })
+}
+
+/// Checks whether code in the guest can load from memory of a user, or of the kernel.
+fn can_load(user: bool, env: &DetourEnv) -> Result<(), &'static str> {
+    if user && !env.guards_loads {
+        return Err("memory: faults of the code in the guest cannot be caught");
+    }
+    if !user && env.mapped.is_empty() {
+        return Err("memory: the kernel's permanently mapped memory is not known");
+    }
+    Ok(())
 }
 
 /// Where code in the guest finds the value of a fetch argument.
@@ -209,13 +231,8 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
         Fetch::Memory(_) => {
             return Err("memory: an argument reads an address that may not be mapped");
         }
-        Fetch::Deref { user: true, .. } if !env.guards_loads => {
-            return Err("memory: faults of the code in the guest cannot be caught");
-        }
-        Fetch::Deref { user: false, .. } if env.mapped.is_empty() => {
-            return Err("memory: the kernel's permanently mapped memory is not known");
-        }
         Fetch::Deref { offset, base, user } => {
+            can_load(*user, env)?;
             let base = Box::new(value(base, at, env)?);
             Value::Deref { offset: *offset, base, user: *user }
         }
