@@ -91,10 +91,15 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let at = if returns { At::Return(&arguments.kept) } else { At::Hit };
             let list = arguments.list.iter();
             let values = list.map(|arg| argument(arg, at, env));
+            let split = split_filter(probe, env)?;
+            let texts = split.user_texts.iter().map(|index| {
+                let arg = arguments.list.get(*index).ok_or("filter: it is of other arguments")?;
+                user_text(arg, at, env)
+            });
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
-            let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
-            let filter = filter_in_guest(probe, env)?;
-            let filter = filter.map(|filter| in_guest(&filter, probe.at(), returns));
+            let shown = shown.into_iter().flatten();
+            let values = shown.chain(values).chain(texts).collect::<Result<_, _>>()?;
+            let filter = split.in_guest.map(|filter| in_guest(&filter, probe.at(), returns));
             BlockAction::Record { values, filter }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
@@ -134,15 +139,22 @@ impl At<'_> {
     }
 }
 
-/// The part of a probe's filter that code in the guest evaluates.
-fn filter_in_guest(probe: &Probe, env: &DetourEnv) -> Result<Option<Filter<Field>>, &'static str> {
+/// A probe's filter in its parts.
+fn split_filter(probe: &Probe, env: &DetourEnv) -> Result<SplitFilter, &'static str> {
     let filter = probe.filter();
-    let split = SplitFilter::of(filter.as_deref())?;
+    let split = SplitFilter::of(filter.as_deref());
     let is_of_task = |field| matches!(field, Field::Pid | Field::Comm);
     if env.current.is_none() && filter.is_some_and(|filter| filter.asks_for(&is_of_task)) {
         return Err("filter: the address of the current task is not known");
     }
-    Ok(split.in_guest)
+    Ok(split)
+}
+
+/// The user's text that an argument is the address of.
+fn user_text(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
+    can_load(true, env)?;
+    let base = Box::new(value(&arg.fetch, at, env)?);
+    Ok(Value::Text { offset: 0, base, user: true })
 }
 
 /// Moves the filter of a probe at `probed` to the values of its records: those of returns begin
