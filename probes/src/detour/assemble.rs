@@ -6,7 +6,7 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 
 use super::Region;
 use super::code::{Code, DetourFrame, Labels};
-use super::loaded::has_text_room;
+use super::loaded::has_room;
 use super::pool::{Pool, STUB_LEN};
 use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX, Value};
 use crate::insn;
@@ -145,9 +145,9 @@ impl Plan {
             return Err(DetourError::TooManyLoads);
         }
         let loads = i32::try_from(loads).expect("at most 16");
-        let has_texts = values.into_iter().any(Value::is_text);
-        if !blocks.iter().all(|block| has_text_room(block.task.values())) {
-            return Err(DetourError::NoTextRoom);
+        let has_bytes = values.into_iter().any(Value::is_in_bytes);
+        if !blocks.iter().all(|block| has_room(block.task.values())) {
+            return Err(DetourError::NoRoom);
         }
         let mut a = CodeAssembler::new(64)?;
         let label = |a: &mut CodeAssembler| Labels {
@@ -157,7 +157,7 @@ impl Plan {
         };
         let labels: Vec<Labels> = blocks.iter().map(|_| label(&mut a)).collect();
         let mut entry = a.create_label();
-        let mut code = Code::new(a, probed, DetourFrame { loads, has_texts, ..frame });
+        let mut code = Code::new(a, probed, DetourFrame { loads, has_bytes, ..frame });
         for (block, labels) in blocks.iter().zip(&labels) {
             match &block.task {
                 BlockAction::Count => {}

@@ -8,22 +8,25 @@
 //!
 //! Values from memory are loaded onto the stack before anything is counted. If one may not be
 //! mapped, the detour rings its doorbell instead: all registers are restored, and an int3 makes the
-//! VMM handle the hit. Texts are measured then, and copied into the record later.
+//! VMM handle the hit. Texts are measured then, and copied into the record later, as arrays are.
 
 use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::loaded::{loads, text_bytes, texts};
+use super::loaded::{array_bytes, in_bytes, loads, text_bytes};
 use super::pool::{ENTERED, RETURN, SHOWS, kept_word};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
+    padded,
 };
 use super::spec::{Block, BlockAction, DetourEnv, DetourError, Mapped, Value};
 use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
+/// Bytes of a word in memory.
+pub(super) const WORD: u16 = 8;
 /// Offsets of the saved words, after the loaded ones.
 const FLAGS: i32 = 0;
 const DX: i32 = 1;
@@ -70,8 +73,8 @@ pub(super) struct DetourFrame {
     pub(super) scratch: bool,
     /// Words loaded from memory.
     pub(super) loads: i32,
-    /// Above them is a copy of the record's address: set if it has texts.
-    pub(super) has_texts: bool,
+    /// Above them is a copy of the record's address: set if it has texts or arrays.
+    pub(super) has_bytes: bool,
     /// Above them is a copy of the call's return address: set if several probes follow the call, as
     /// the first overwrites the original with its stub.
     pub(super) keeps_return: bool,
@@ -83,7 +86,7 @@ pub(super) struct DetourFrame {
 impl DetourFrame {
     /// Words below the saved registers.
     fn words(self) -> i32 {
-        self.loads + i32::from(self.has_texts) + i32::from(self.keeps_return)
+        self.loads + i32::from(self.has_bytes) + i32::from(self.keeps_return)
     }
 
     /// Operand of a word loaded from memory.
@@ -103,7 +106,7 @@ impl DetourFrame {
 
     /// Operand of the return address that is kept.
     pub(super) fn kept_return(self) -> AsmMemoryOperand {
-        qword_ptr(rsp + (self.loads + i32::from(self.has_texts)) * SAVED)
+        qword_ptr(rsp + (self.loads + i32::from(self.has_bytes)) * SAVED)
     }
 
     /// Offset of the word above the registers: the return address at a function's entry, or an
@@ -234,6 +237,10 @@ impl Code {
                         self.is_text_there(*user, env)?;
                         self.measure(text_bytes(values))?;
                     }
+                    Value::Array { offset, base, user, bytes } => {
+                        self.place_of((base, *offset), env)?;
+                        self.find_array(*bytes, *user, env)?;
+                    }
                     _ => {
                         self.evaluate(value, env)?;
                         self.a.mov(DetourFrame::loaded(self.loaded), rax)?;
@@ -278,9 +285,9 @@ impl Code {
             }
             Value::Deref { offset, base, user: false } => {
                 self.place_of((base, *offset), env)?;
-                self.is_mapped(&env.mapped)?;
+                self.is_mapped(&env.mapped, WORD)?;
             }
-            Value::Text { .. } => unreachable!("its bytes are no word"),
+            Value::Text { .. } | Value::Array { .. } => unreachable!("its bytes are no word"),
             Value::Register(_)
             | Value::Segment(_)
             | Value::StackPointer
@@ -296,22 +303,23 @@ impl Code {
         Ok(self.a.mov(rax, qword_ptr(rax))?)
     }
 
-    /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page in which
-    /// the registers were just saved: those of system calls are often there.
-    pub(super) fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
+    /// Rings the doorbell unless so many bytes at RAX, at least a word, are in one of the ranges,
+    /// or in the page in which the registers were just saved: those of system calls are often
+    /// there.
+    pub(super) fn is_mapped(&mut self, ranges: &[Mapped], bytes: u16) -> Result<(), IcedError> {
         let a = &mut self.a;
         let mut found = a.create_label();
         a.mov(rcx, rsp)?;
         a.and(rcx, PAGE_BITS)?;
         a.mov(rdx, rax)?;
         a.sub(rdx, rcx)?;
-        a.cmp(rdx, !PAGE_BITS - (SAVED - 1))?;
+        a.cmp(rdx, !PAGE_BITS - (i32::from(bytes) - 1))?;
         a.jbe(found)?;
-        for range in ranges {
+        for range in ranges.iter().filter(|range| range.len >= bytes.into()) {
             a.mov(rcx, range.start.0)?;
             a.mov(rdx, rax)?;
             a.sub(rdx, rcx)?;
-            a.mov(rcx, range.len.saturating_sub(8))?;
+            a.mov(rcx, range.len - u64::from(bytes))?;
             a.cmp(rdx, rcx)?;
             a.jbe(found)?;
         }
@@ -345,7 +353,7 @@ impl Code {
             let from = self.value_of(values, index, env)?;
             self.a.mov(qword_ptr(rcx + at), from)?;
         }
-        self.copy_texts(values)?;
+        self.copy_bytes(values)?;
         self.recorded += loads(values);
         let a = &mut self.a;
         a.mov(dword_ptr(rcx), ring::header(block.number, values.len()).cast_signed())?;
@@ -373,8 +381,9 @@ impl Code {
         }
         a.mov(rax, qword_ptr(rcx + RING_HEAD))?;
         a.set_label(&mut again)?;
-        a.lea(rdx, ptr(rax + ring::record_bytes(values.len())))?;
-        for (_, at) in texts(self.recorded, values) {
+        a.lea(rdx, ptr(rax + (ring::record_bytes(values.len()) + array_bytes(values))))?;
+        let in_bytes = in_bytes(self.recorded, values);
+        for (_, at) in in_bytes.filter(|(index, _)| values[*index].is_text()) {
             a.add(rdx, DetourFrame::loaded(at + 1))?;
         }
         a.cmp(rdx, qword_ptr(rcx + RING_LIMIT))?;
@@ -395,6 +404,10 @@ impl Code {
         let value = &values[index];
         if !value.is_loaded() {
             return self.value(value, env);
+        }
+        if let Some(bytes) = value.array() {
+            self.a.mov(rax, padded(bytes))?;
+            return Ok(rax);
         }
         // In the order in which they were loaded; the length of a text is after its address.
         let before = self.recorded + loads(&values[..index]);
@@ -445,9 +458,11 @@ impl Code {
             Value::Register(Register::R15) => return Ok(r15),
             Value::Segment(Segment::Cs) => a.mov(eax, cs)?,
             Value::Segment(Segment::Ss) => a.mov(eax, ss)?,
-            Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } | Value::Text { .. } => {
-                unreachable!("it is loaded")
-            }
+            Value::Stack(_)
+            | Value::Fixed(_)
+            | Value::Deref { .. }
+            | Value::Text { .. }
+            | Value::Array { .. } => unreachable!("it is loaded"),
             Value::Constant(number) => a.mov(rax, *number)?,
             Value::CurrentTask => {
                 let current = env.current.ok_or(DetourError::NoTask)?;

@@ -11,6 +11,7 @@
     allow(unreachable_pub, unused_imports, reason = "public with the feature `testing`")
 )]
 
+mod array;
 mod assemble;
 mod code;
 mod filter;
@@ -30,7 +31,7 @@ pub use assemble::Detour;
 pub use plain::PlainWords;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{JMP_LEN, Obstacle, Region, TextFacts};
-pub use ring::{CorruptRing, GuestRecord, GuestRing, RETURN_VALUES, RecordShape, Words};
+pub use ring::{CorruptRing, GuestRecord, GuestRing, InBytes, RETURN_VALUES, RecordShape, Words};
 pub use spec::{
     Block, BlockAction, COUNTER, Current, DetourEnv, DetourError, LOADS_MAX, Mapped, Value,
 };

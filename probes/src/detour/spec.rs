@@ -4,10 +4,12 @@ use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 
 use super::pool::Pool;
+use super::ring::InBytes;
 use crate::definition::{Field, Filter, Register, Segment};
 use crate::insn::AssembleError;
 
-/// Most words of one detour's frame for values that are loaded from memory. A text has two.
+/// Most words of one detour's frame for values that are loaded from memory. A text has two, and an
+/// array one.
 pub const LOADS_MAX: usize = 16;
 
 /// Bytes of a counter.
@@ -39,9 +41,9 @@ pub enum DetourError {
         "arguments that read memory need more than {LOADS_MAX} words, of which a text needs two"
     )]
     TooManyLoads,
-    /// A record with texts has too many other values.
-    #[error("a record has no room for its texts beside so many arguments")]
-    NoTextRoom,
+    /// A record with texts or arrays has too many values, or too long ones.
+    #[error("a record has no room for its arrays and texts beside so many arguments")]
+    NoRoom,
     /// A displaced instruction has the bytes by which guarded loads are known.
     #[error("a displaced instruction looks like a guarded load")]
     LooksGuarded,
@@ -80,6 +82,17 @@ pub enum Value {
         /// An address of the kernel's is refused.
         user: bool,
     },
+    /// So many bytes at another value plus `offset`. Its word in a record is as a text's.
+    Array {
+        /// Bytes added to the inner value.
+        offset: i64,
+        /// Source of the address.
+        base: Box<Value>,
+        /// It is user memory.
+        user: bool,
+        /// Its length, at least 1.
+        bytes: u16,
+    },
     /// The return address of the call; in code for returns only.
     ReturnAddress,
     /// The guest's time-stamp counter at the call's beginning; in code for returns only.
@@ -101,7 +114,7 @@ impl Value {
     /// Words of a detour's frame that it is loaded into.
     pub(super) fn words(&self) -> usize {
         match self {
-            Self::Stack(_) | Self::Fixed(_) | Self::Deref { .. } => 1,
+            Self::Stack(_) | Self::Fixed(_) | Self::Deref { .. } | Self::Array { .. } => 1,
             Self::Text { .. } => 2,
             _ => 0,
         }
@@ -113,11 +126,26 @@ impl Value {
         matches!(self, Self::Text { .. })
     }
 
+    /// Bytes of an array.
+    pub(super) fn array(&self) -> Option<u16> {
+        match self {
+            Self::Array { bytes, .. } => Some(*bytes),
+            _ => None,
+        }
+    }
+
+    /// Returns true if it is a text or an array: its bytes come after the words of a record.
+    pub(super) fn is_in_bytes(&self) -> bool {
+        self.is_text() || self.array().is_some()
+    }
+
     /// Returns true if it needs a guarded load ([`exoprobe_guest::guarded_load`]).
     pub(super) fn is_guarded(&self) -> bool {
         match self {
-            Self::Text { .. } | Self::Deref { user: true, .. } => true,
-            Self::Deref { base, .. } => base.is_guarded(),
+            Self::Text { .. } | Self::Deref { user: true, .. } | Self::Array { user: true, .. } => {
+                true
+            }
+            Self::Deref { base, .. } | Self::Array { base, .. } => base.is_guarded(),
             _ => false,
         }
     }
@@ -175,11 +203,11 @@ impl BlockAction {
         })
     }
 
-    /// Indices of the texts among the values of its record.
+    /// The texts and arrays among the values of its record.
     #[must_use]
-    pub fn texts(&self) -> Vec<usize> {
-        let values = self.values().iter().enumerate();
-        values.filter(|(_, value)| value.is_text()).map(|(index, _)| index).collect()
+    pub fn in_bytes(&self) -> Vec<InBytes> {
+        let values = self.values().iter().enumerate().filter(|(_, value)| value.is_in_bytes());
+        values.map(|(index, value)| InBytes { index, array: value.array() }).collect()
     }
 
     pub(super) fn values(&self) -> &[Value] {

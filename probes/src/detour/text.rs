@@ -7,14 +7,14 @@ use exoprobe_guest::guarded_load;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::code::{Code, DetourFrame};
-use super::loaded::texts;
-use super::ring::{RECORD_ARGS, WORD};
+use super::array::ArrayCopy;
+use super::code::{Code, DetourFrame, WORD};
+use super::loaded::in_bytes;
+use super::ring::RECORD_ARGS;
 use super::spec::{DetourEnv, Value};
 
 /// Bytes of a word.
-const BYTES: i32 = 8;
-const _: () = assert!(BYTES.unsigned_abs() as usize == WORD);
+const BYTES: i32 = WORD as i32;
 /// The flag that allows the kernel to read user memory (SMAP: Intel SDM vol. 3, 4.6).
 const AC: i32 = 1 << 18;
 /// Added to a word, it takes 1 from each byte.
@@ -40,14 +40,14 @@ impl Code {
 
     /// Replaces an address of the kernel's in RAX by one where nothing is, and clears CF; uses RDX.
     /// A branch would not keep the CPU from loading the kernel's memory speculatively.
-    fn mask_kernels(&mut self) -> Result<(), IcedError> {
+    pub(super) fn mask_kernels(&mut self) -> Result<(), IcedError> {
         self.a.mov(rdx, rax)?;
         self.a.sar(rdx, 63)?;
         self.a.or(rax, rdx)
     }
 
     /// Loads the word at RAX into RDX; continues at `faulted` if it faults. CF must be clear.
-    fn guarded_load(&mut self, faulted: CodeLabel) -> Result<(), IcedError> {
+    pub(super) fn guarded_load(&mut self, faulted: CodeLabel) -> Result<(), IcedError> {
         self.a.db(&guarded_load::CODE)?;
         self.a.jc(faulted)
     }
@@ -60,7 +60,7 @@ impl Code {
         let mut of_user = self.a.create_label();
         self.a.test(rax, rax)?;
         self.a.jns(of_user)?;
-        self.is_mapped(&env.mapped)?;
+        self.is_mapped(&env.mapped, WORD)?;
         // A place of its own for each label.
         self.a.zero_bytes()?;
         self.a.set_label(&mut of_user)?;
@@ -100,42 +100,55 @@ impl Code {
         a.mov(len, rax)
     }
 
-    /// Copies the texts of a record after its words. RCX is the record; RAX and RDX are free. The
-    /// lengths are in the record.
-    pub(super) fn copy_texts(&mut self, values: &[Value]) -> Result<(), IcedError> {
-        if !values.iter().any(Value::is_text) {
+    /// Copies the texts and arrays of a record after its words. RCX is the record; RAX and RDX are
+    /// free. The lengths are in the record.
+    pub(super) fn copy_bytes(&mut self, values: &[Value]) -> Result<(), IcedError> {
+        if !values.iter().any(Value::is_in_bytes) {
             return Ok(());
         }
         let (record, words) =
             (self.frame.record(), i32::try_from(values.len()).expect("at most 130"));
-        let after_words = RECORD_ARGS + words * BYTES;
+        let to = RECORD_ARGS + words * BYTES;
         self.a.mov(record, rcx)?;
-        for (index, at) in texts(self.recorded, values) {
-            let (at, left) = (DetourFrame::loaded(at), DetourFrame::loaded(at + 1));
+        for (index, loaded) in in_bytes(self.recorded, values) {
             let word = RECORD_ARGS + i32::try_from(index).expect("at most 130") * BYTES;
-            let a = &mut self.a;
-            let (mut next, mut torn) = (a.create_label(), a.create_label());
-            let mut done = a.create_label();
-            a.mov(rax, at)?;
-            a.set_label(&mut next)?;
-            // Clears CF.
-            a.test(rax, rax)?;
-            self.guarded_load(torn)?;
-            let a = &mut self.a;
-            a.mov(qword_ptr(rcx + after_words), rdx)?;
-            a.add(rax, BYTES)?;
-            a.add(rcx, BYTES)?;
-            a.sub(left, BYTES)?;
-            a.jne(next)?;
-            a.jmp(done)?;
-            // The rest stays zero.
-            a.set_label(&mut torn)?;
-            a.add(rcx, left)?;
-            a.mov(rax, record)?;
-            a.or(qword_ptr(rax + word), 1)?;
-            a.set_label(&mut done)?;
-            a.zero_bytes()?;
+            match &values[index] {
+                Value::Array { bytes, user, .. } => {
+                    let (bytes, user, at) = (*bytes, *user, DetourFrame::loaded(loaded));
+                    self.copy_array(ArrayCopy { bytes, user, at, word, to })?;
+                }
+                _ => self.copy_text(loaded, word, to)?,
+            }
         }
         self.a.mov(rcx, record)
+    }
+
+    /// Copies the text of which the frame has the address, at this index, and the length to `to`
+    /// bytes after RCX, and moves RCX to the end of it.
+    fn copy_text(&mut self, loaded: i32, word: i32, to: i32) -> Result<(), IcedError> {
+        let (at, left) = (DetourFrame::loaded(loaded), DetourFrame::loaded(loaded + 1));
+        let record = self.frame.record();
+        let a = &mut self.a;
+        let (mut next, mut torn) = (a.create_label(), a.create_label());
+        let mut done = a.create_label();
+        a.mov(rax, at)?;
+        a.set_label(&mut next)?;
+        // Clears CF.
+        a.test(rax, rax)?;
+        self.guarded_load(torn)?;
+        let a = &mut self.a;
+        a.mov(qword_ptr(rcx + to), rdx)?;
+        a.add(rax, BYTES)?;
+        a.add(rcx, BYTES)?;
+        a.sub(left, BYTES)?;
+        a.jne(next)?;
+        a.jmp(done)?;
+        // The rest stays zero.
+        a.set_label(&mut torn)?;
+        a.add(rcx, left)?;
+        a.mov(rax, record)?;
+        a.or(qword_ptr(rax + word), 1)?;
+        a.set_label(&mut done)?;
+        a.zero_bytes()
     }
 }

@@ -42,7 +42,7 @@ const STAMPED: [u8; 21] = [
 /// As many arguments as make a record of 64 bytes.
 const FOUR: [Register; 4] = [Register::Di, Register::Si, Register::Dx, Register::Cx];
 /// Their records.
-const SHAPE: RecordShape<'static> = RecordShape { args: FOUR.len(), texts: &[] };
+const SHAPE: RecordShape<'static> = RecordShape { args: FOUR.len(), in_bytes: &[] };
 
 /// A text of one function without anything special.
 struct Plain;

@@ -1,6 +1,6 @@
 //! A ring of records as a guest may have left it.
 
-use exoprobe_probes::detour::{GuestRing, PlainWords, RecordShape, Words};
+use exoprobe_probes::detour::{GuestRing, InBytes, PlainWords, RecordShape, Words};
 
 const LEN: u64 = 2048;
 const WORD: usize = 8;
@@ -8,10 +8,12 @@ const WORD: usize = 8;
 /// More than a record has.
 const RECORD: usize = 1200;
 
-/// The values of a block's records that are texts.
-fn texts(number: u16) -> &'static [usize] {
+/// The values of a block's records that are texts and arrays.
+fn in_bytes(number: u16) -> &'static [InBytes] {
     match number % 130 {
-        2.. if number >= 1 << 15 => &[0, 1],
+        3.. if number >= 1 << 15 => {
+            const { &[InBytes::text(0), InBytes { index: 1, array: Some(13) }, InBytes::text(2)] }
+        }
         _ => &[],
     }
 }
@@ -29,12 +31,15 @@ pub(crate) fn run(data: &[u8]) {
         let mut taken = 0;
         let drained = ring.drain(
             &memory,
-            |number| Some(RecordShape { args: usize::from(number % 130), texts: texts(number) }),
+            |number| {
+                let args = usize::from(number % 130);
+                Some(RecordShape { args, in_bytes: in_bytes(number) })
+            },
             |record| {
                 assert_eq!(record.args.len(), usize::from(record.number % 130).min(129));
-                assert_eq!(record.texts.len(), texts(record.number).len());
-                let bytes: usize = record.texts.iter().flatten().map(Vec::len).sum();
-                assert!(bytes <= RECORD, "{bytes} bytes of texts");
+                assert_eq!(record.in_bytes.len(), in_bytes(record.number).len());
+                let bytes: usize = record.in_bytes.iter().flatten().map(Vec::len).sum();
+                assert!(bytes <= RECORD, "{bytes} bytes of texts and arrays");
                 taken += 1;
             },
         );

@@ -18,6 +18,7 @@ use exoprobe_tests::harness::Case;
 pub(crate) const ALL: &[&[Case]] = &[
     service::adding::CASES,
     service::api::CASES,
+    detours::arrays::CASES,
     booting::boot::CASES,
     return_probes::calls::CASES,
     service::collecting::CASES,

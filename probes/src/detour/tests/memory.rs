@@ -106,7 +106,7 @@ fn texts_are_recorded_up_to_their_end() {
         let found = bench.drain_texts(&[1, 3]);
         assert_eq!(found.len(), 1);
         assert_eq!([found[0].args[0], found[0].args[2]], [9, 88]);
-        assert_eq!(found[0].texts, [Some(text), Some(b"other".to_vec())]);
+        assert_eq!(found[0].in_bytes, [Some(text), Some(b"other".to_vec())]);
     }
 }
 
@@ -133,7 +133,7 @@ fn texts_that_are_long_or_not_there_ring_the_doorbell() {
         if outcome.exit == 0 {
             assert_eq!((&outcome.state.gpr, outcome.state.rflags), (&state.gpr, state.rflags));
         }
-        (outcome.exit, found.first().map(|record| record.texts[0].as_ref().map(Vec::len)))
+        (outcome.exit, found.first().map(|record| record.in_bytes[0].as_ref().map(Vec::len)))
     };
     let rings = (0, None);
     bench.memory[0x800] = 0;
@@ -192,7 +192,7 @@ fn a_text_that_goes_meanwhile_is_recorded_as_torn() {
         let outcome = bench.shared.0.borrow_mut().run(home.0, &state, &bench.memory.clone());
         assert_eq!(outcome.exit, 1);
         let found = bench.drain_texts(&[1, 3]);
-        assert_eq!(found[0].texts, [None, Some(b"other".to_vec())]);
+        assert_eq!(found[0].in_bytes, [None, Some(b"other".to_vec())]);
         assert_eq!(found[0].args[0], 9);
     }
 }
@@ -213,7 +213,7 @@ fn two_probes_of_a_place_have_their_own_texts() {
     assert_eq!(found.iter().map(|record| record.number).collect::<Vec<_>>(), [1, 2]);
     for record in found {
         let expected = [&b"of nineteen letters"[..], b"other"];
-        assert_eq!(record.texts, expected.map(|text| Some(text.to_vec())));
+        assert_eq!(record.in_bytes, expected.map(|text| Some(text.to_vec())));
     }
 }
 
@@ -232,7 +232,7 @@ fn no_record_is_longer_than_the_longest() {
             let has_room = count + texts <= 130;
             assert_eq!(made.is_ok(), has_room, "{texts} texts beside {numbers}: {made:?}");
             if let Err(error) = made {
-                assert!(matches!(error, DetourError::NoTextRoom), "{error}");
+                assert!(matches!(error, DetourError::NoRoom), "{error}");
             }
         }
     }

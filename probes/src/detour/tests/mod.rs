@@ -1,5 +1,6 @@
 //! Detours' code, run natively: it has the same effect as the code that it replaces.
 
+mod arrays;
 mod filter;
 mod memory;
 mod returns;
@@ -174,11 +175,16 @@ impl Bench {
 
     /// Reads records of 4 values, 8 of returns, the given ones of which are texts.
     fn drain_texts(&mut self, texts: &[usize]) -> Vec<GuestRecord> {
-        let mut records = Vec::new();
-        let shape_of = |number| {
+        let in_bytes: Vec<InBytes> = texts.iter().map(|index| InBytes::text(*index)).collect();
+        self.drain_shape(|number| {
             let args = if number == RETURNS_BLOCK { 8 } else { 4 };
-            Some(RecordShape { args, texts })
-        };
+            RecordShape { args, in_bytes: &in_bytes }
+        })
+    }
+
+    fn drain_shape<'a>(&mut self, shape: impl Fn(u16) -> RecordShape<'a>) -> Vec<GuestRecord> {
+        let mut records = Vec::new();
+        let shape_of = |number| Some(shape(number));
         self.ring.drain(&self.shared, shape_of, |record| records.push(record)).unwrap();
         records
     }

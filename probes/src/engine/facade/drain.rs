@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
-use crate::definition::{Action, Field, Filter};
+use crate::definition::Action;
 use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::control::state::Control;
 use crate::engine::control::synthetic::Cause;
 use crate::engine::facade::engine::Engine;
+use crate::engine::optimize::filter::LaterFilter;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{Consumer, Hit, Origin, Record, RecordedHit, Step};
 use crate::trigger::{MadeEvent, Triggers, holds};
@@ -27,7 +28,7 @@ struct Read {
     vcpu: u8,
     record: Record,
     /// The filter that it is still to pass.
-    filter: Option<Arc<Filter<Field>>>,
+    filter: Option<LaterFilter>,
 }
 
 /// Steps for the store.
@@ -145,8 +146,8 @@ impl Engine {
     ) -> usize {
         let mut batch: Vec<Read> = Vec::new();
         control.rings.drain(self.guest.hidden(), |found, record| {
-            let (vcpu, filter) = (found.vcpu, found.later.cloned());
-            batch.push(Read { vcpu, record: found.record(record), filter });
+            let (vcpu, (record, filter)) = (found.vcpu, found.read(record));
+            batch.push(Read { vcpu, record, filter });
         });
         for (vcpu, ring) in (0u8..).zip(&self.hits.recorder.rings) {
             ring.drain(|record| batch.push(Read { vcpu, record, filter: None }));
@@ -167,7 +168,7 @@ impl Engine {
             let RecordedProbe { probe, origin, .. } = source;
             let ticks = record.duration();
             let hit = Hit { origin: Arc::clone(origin), vcpu, record };
-            if filter.is_some_and(|filter| !holds(&filter, &hit)) {
+            if filter.is_some_and(|filter| !filter.accepts(&hit)) {
                 source.refuse();
                 continue;
             }

@@ -10,12 +10,12 @@ use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Field, Filter};
 use crate::detour::{
-    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, Mapped, PoolMemory,
-    RecordShape,
+    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, InBytes, Mapped,
+    PoolMemory, RecordShape,
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::optimize::filter::SplitFilter;
+use crate::engine::optimize::filter::{LaterFilter, SplitFilter};
 use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned, TextPlace};
 use exoprobe_guest::Guest;
@@ -55,10 +55,12 @@ pub(crate) struct Rings {
 struct Used {
     probe: Arc<Probe>,
     task: BlockAction,
-    /// Indices of the texts among the values of its records.
-    texts: Vec<usize>,
+    /// The texts and arrays among the values of its records.
+    in_bytes: Vec<InBytes>,
     /// The part of the probe's filter that its records are still to pass.
     later: Option<Arc<Filter<Field>>>,
+    /// See [`SplitFilter::user_texts`].
+    user_texts: Vec<usize>,
     /// The counters as last read.
     seen: [u64; 2],
     /// For return code: its pool, and the number of missed calls as last read.
@@ -67,14 +69,13 @@ struct Used {
 
 impl Used {
     fn new(probe: Arc<Probe>, task: BlockAction) -> Self {
-        let later = match task {
-            // The optimizer has refused a filter that cannot be split.
-            BlockAction::Record { .. } => SplitFilter::of(probe.filter().as_deref())
-                .ok()
-                .and_then(|split| split.later.map(Arc::new)),
-            BlockAction::Count | BlockAction::Follow { .. } => None,
+        let split = match task {
+            BlockAction::Record { .. } => SplitFilter::of(probe.filter().as_deref()),
+            BlockAction::Count | BlockAction::Follow { .. } => SplitFilter::default(),
         };
-        Self { probe, texts: task.texts(), later, task, seen: [0; 2], pool: None }
+        let SplitFilter { later, user_texts, .. } = split;
+        let (later, in_bytes) = (later.map(Arc::new), task.in_bytes());
+        Self { probe, in_bytes, later, user_texts, task, seen: [0; 2], pool: None }
     }
 }
 
@@ -101,21 +102,30 @@ pub(crate) struct Found<'a> {
     pub(crate) is_return: bool,
     /// The record contains the current task.
     pub(crate) has_task: bool,
-    /// Indices of the texts among its values.
-    pub(crate) texts: &'a [usize],
+    /// The texts and arrays among its values.
+    pub(crate) in_bytes: &'a [InBytes],
     /// The filter that the record is still to pass.
     pub(crate) later: Option<&'a Arc<Filter<Field>>>,
+    /// See [`SplitFilter::user_texts`].
+    pub(crate) user_texts: &'a [usize],
     /// Offset that turns the guest's time-stamp counter into guest time.
     pub(crate) clock: u64,
 }
 
 impl Found<'_> {
-    /// The record in the form in which it is stored.
-    pub(crate) fn record(&self, found: GuestRecord) -> Record {
+    /// The record in the form in which it is stored, and the filter that it is still to pass.
+    pub(crate) fn read(&self, mut found: GuestRecord) -> (Record, Option<LaterFilter>) {
+        let texts = take_texts(&mut found, self.user_texts.len());
+        let user_texts = self.user_texts.iter().copied().zip(texts).collect();
+        let filter = self.later.map(Arc::clone).map(|filter| LaterFilter { filter, user_texts });
+        (self.record(found), filter)
+    }
+
+    fn record(&self, found: GuestRecord) -> Record {
         let time = found.time.wrapping_add(self.clock);
         let mut args: Vec<Option<u64>> = found.args.into_iter().map(Some).collect();
         let mut text = Vec::new();
-        for (index, bytes) in self.texts.iter().zip(found.texts) {
+        for (InBytes { index, .. }, bytes) in self.in_bytes.iter().zip(found.in_bytes) {
             let place = bytes.and_then(|bytes| TextPlace::append(&mut text, &bytes));
             if let Some(arg) = args.get_mut(*index) {
                 *arg = place.map(TextPlace::word);
@@ -305,10 +315,10 @@ impl Rings {
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let shape_of = |number| {
-            let Used { task, texts, .. } = used(number)?;
+            let Used { task, in_bytes, .. } = used(number)?;
             match task {
                 BlockAction::Record { values, .. } => {
-                    Some(RecordShape { args: values.len(), texts })
+                    Some(RecordShape { args: values.len(), in_bytes })
                 }
                 BlockAction::Count | BlockAction::Follow { .. } => None,
             }
@@ -318,8 +328,17 @@ impl Rings {
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.counters, |counters| &counters.recorded, 1);
                 let (probe, is_return) = (&block.probe, block.pool.is_some());
-                let (texts, later) = (&*block.texts, block.later.as_ref());
-                take(Found { vcpu, probe, is_return, has_task, texts, later, clock }, record);
+                let found = Found {
+                    vcpu,
+                    probe,
+                    is_return,
+                    has_task,
+                    in_bytes: &block.in_bytes,
+                    later: block.later.as_ref(),
+                    user_texts: &block.user_texts,
+                    clock,
+                };
+                take(found, record);
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");
@@ -361,6 +380,13 @@ impl Rings {
     }
 }
 
+/// Takes the texts at the end of a record that it has for its filter.
+fn take_texts(found: &mut GuestRecord, count: usize) -> Vec<Option<Vec<u8>>> {
+    let (args, in_bytes) = (found.args.len(), found.in_bytes.len());
+    found.args.truncate(args.saturating_sub(count));
+    found.in_bytes.split_off(in_bytes.saturating_sub(count))
+}
+
 /// Where a block's counters are.
 struct Place {
     gva: Gva,
@@ -397,8 +423,24 @@ fn add(counters: &Counters, to: impl Fn(&Counters) -> &AtomicU64, hits: u64) {
 #[cfg(test)]
 mod tests {
     use exoprobe_guest::hidden::RINGS;
+    use exoprobe_introspect::TaskId;
 
     use super::*;
+
+    #[test]
+    fn texts_for_the_filter_are_no_values_of_the_record() {
+        let mut found = GuestRecord {
+            number: 1,
+            time: 2,
+            task: TaskId::default(),
+            args: vec![8, 3, 16, 8],
+            in_bytes: vec![Some(b"own".to_vec()), Some(b"of a filter".to_vec()), None],
+        };
+        assert_eq!(take_texts(&mut found, 2), [Some(b"of a filter".to_vec()), None]);
+        assert_eq!((&*found.args, &*found.in_bytes), (&[8, 3][..], &[Some(b"own".to_vec())][..]));
+        assert_eq!(take_texts(&mut found, 0).len(), 0);
+        assert_eq!((found.args.len(), found.in_bytes.len()), (2, 1));
+    }
 
     #[test]
     fn sixty_four_vcpus_share_the_memory_of_the_rings() {

@@ -91,10 +91,15 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let at = if returns { At::Return(&arguments.kept) } else { At::Hit };
             let list = arguments.list.iter();
             let values = list.map(|arg| argument(arg, at, env));
+            let split = split_filter(probe, env)?;
+            let texts = split.user_texts.iter().map(|index| {
+                let arg = arguments.list.get(*index).ok_or("filter: it is of other arguments")?;
+                user_text(arg, at, env)
+            });
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
-            let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
-            let filter = filter_in_guest(probe, env)?;
-            let filter = filter.map(|filter| in_guest(&filter, probe.at(), returns));
+            let shown = shown.into_iter().flatten();
+            let values = shown.chain(values).chain(texts).collect::<Result<_, _>>()?;
+            let filter = split.in_guest.map(|filter| in_guest(&filter, probe.at(), returns));
             BlockAction::Record { values, filter }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
@@ -134,15 +139,22 @@ impl At<'_> {
     }
 }
 
-/// The part of a probe's filter that code in the guest evaluates.
-fn filter_in_guest(probe: &Probe, env: &DetourEnv) -> Result<Option<Filter<Field>>, &'static str> {
+/// A probe's filter in its parts.
+fn split_filter(probe: &Probe, env: &DetourEnv) -> Result<SplitFilter, &'static str> {
     let filter = probe.filter();
-    let split = SplitFilter::of(filter.as_deref())?;
+    let split = SplitFilter::of(filter.as_deref());
     let is_of_task = |field| matches!(field, Field::Pid | Field::Comm);
     if env.current.is_none() && filter.is_some_and(|filter| filter.asks_for(&is_of_task)) {
         return Err("filter: the address of the current task is not known");
     }
-    Ok(split.in_guest)
+    Ok(split)
+}
+
+/// The user's text that an argument is the address of.
+fn user_text(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
+    can_load(true, env)?;
+    let base = Box::new(value(&arg.fetch, at, env)?);
+    Ok(Value::Text { offset: 0, base, user: true })
 }
 
 /// Moves the filter of a probe at `probed` to the values of its records: those of returns begin
@@ -166,20 +178,42 @@ fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'stat
     if !arg.is_in_bytes() {
         return value(&arg.fetch, at, env);
     }
-    if arg.count.is_some() {
-        return Err("array: an argument is an array, which the VMM reads");
-    }
-    if !env.guards_loads {
-        return Err("text: faults of the code in the guest cannot be caught");
-    }
-    let is_user = arg.kind == ValueType::UserText;
+    let array = match arg.count {
+        Some(_) if arg.kind.is_text() => {
+            return Err("array: an argument is an array of texts, which the VMM reads");
+        }
+        Some(count) => Some(usize::from(count) * arg.kind.width().bytes()),
+        None => None,
+    };
     let (offset, base, user) = match &arg.fetch {
         Fetch::Deref { offset, base, user } => (*offset, value(base, at, env)?, *user),
         Fetch::Memory(address) => (0, Value::Constant(address.0), false),
         Fetch::Stack(n) => (i64::from(*n) * 8, Value::StackPointer, false),
-        _ => return Err("text: its place is not known yet"),
+        _ => return Err("memory: its place is not known yet"),
     };
-    Ok(Value::Text { offset, base: Box::new(base), user: user || is_user })
+    let (base, user) = (Box::new(base), user || arg.kind == ValueType::UserText);
+    Ok(match array {
+        None if !env.guards_loads => {
+            return Err("text: faults of the code in the guest cannot be caught");
+        }
+        None => Value::Text { offset, base, user },
+        Some(bytes) => {
+            can_load(user, env)?;
+            let bytes = u16::try_from(bytes).expect("64 words at most");
+            Value::Array { offset, base, user, bytes }
+        }
+    })
+}
+
+/// Checks whether code in the guest can load from memory of a user, or of the kernel.
+fn can_load(user: bool, env: &DetourEnv) -> Result<(), &'static str> {
+    if user && !env.guards_loads {
+        return Err("memory: faults of the code in the guest cannot be caught");
+    }
+    if !user && env.mapped.is_empty() {
+        return Err("memory: the kernel's permanently mapped memory is not known");
+    }
+    Ok(())
 }
 
 /// Where code in the guest finds the value of a fetch argument.
@@ -209,13 +243,8 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
         Fetch::Memory(_) => {
             return Err("memory: an argument reads an address that may not be mapped");
         }
-        Fetch::Deref { user: true, .. } if !env.guards_loads => {
-            return Err("memory: faults of the code in the guest cannot be caught");
-        }
-        Fetch::Deref { user: false, .. } if env.mapped.is_empty() => {
-            return Err("memory: the kernel's permanently mapped memory is not known");
-        }
         Fetch::Deref { offset, base, user } => {
+            can_load(*user, env)?;
             let base = Box::new(value(base, at, env)?);
             Value::Deref { offset: *offset, base, user: *user }
         }

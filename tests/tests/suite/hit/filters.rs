@@ -14,6 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     results_choose_the_returns_that_are_recorded(vcpus),
     values_of_memory_choose_too(vcpus),
     a_vcpu_chooses_the_hits_that_are_recorded(vcpus),
+    texts_of_the_kernel_are_no_users(vcpus),
     texts_of_users_choose_too(vcpus),
     texts_and_tasks_choose_without_an_exit(vcpus),
     actions_are_for_hits_that_the_filter_lets_through,
@@ -171,14 +172,45 @@ fn texts_of_users_choose_too(vcpus: u8) {
     let line = "do_sys_openat2 name=%si";
     probe(&guest, &format!("p:null {line}"), "name.ustring ~ \"/dev/nu*\"", Vec::new());
     probe(&guest, &format!("p:none {line}"), "name.ustring == \"/dev/nul\"", Vec::new());
-    // The kernel's own text is no user's.
-    let kernels = "p:kernels do_sys_openat2 at=%ip";
-    probe(&guest, kernels, "at.ustring ~ \"*\"", Vec::new());
+    // A text of its own beside that of the filter, which is not shown.
+    let both = "p:both do_sys_openat2 dfd=%di:s32 name=%si text=+0(%si):ustring";
+    probe(&guest, both, "dfd == -100 && (name.ustring == \"/\" || text == \"x\")", Vec::new());
     let returns = "r:ret do_sys_openat2 name=$arg2";
     probe(&guest, returns, "name.ustring == \"/dev/null\"", Vec::new());
-    assert_eq!(guest.work("open /dev/null 10"), 10);
-    let found = ["null", "none", "kernels", "ret"].map(|event| books(&guest.status(event)));
-    assert_eq!(found, [(10, 10, 0), (10, 0, 10), (10, 0, 10), (10, 10, 0)]);
+    in_both_ways(&guest, "null", || {
+        assert_eq!(guest.work("open /dev/null 10"), 10);
+        assert_eq!(guest.work("open / 5"), 5);
+    });
+    guest.engine.drain();
+    let found = ["null", "none", "both", "ret"].map(|event| books(&guest.status(event)));
+    assert_eq!(found, [(30, 20, 10), (30, 0, 30), (30, 10, 20), (30, 20, 10)]);
+    let events = guest.engine.events().read(1, 1000).events;
+    let shown = |event: &str| events.iter().filter(|it| &*it.event == event).collect::<Vec<_>>();
+    assert!(shown("null").iter().all(|it| it.args.len() == 1), "{:?}", shown("null"));
+    assert_eq!(shown("both").len(), 10);
+    assert!(shown("both").iter().all(|it| it.args.len() == 3 && it.args["text"] == "/"));
+    // A text that cannot be read is none of them, whoever reads it.
+    let before = guest.hits("null");
+    assert_eq!(guest.work("badptr 5"), 5);
+    let faults = guest.hits("null") - before;
+    assert!(faults > 0);
+    assert_eq!(books(&guest.status("null")), (30 + faults, 20, 10 + faults));
+    guest.engine.unregister(Selection::all()).unwrap();
+    guest.assert_unharmed();
+}
+
+/// The VMM is asked, and lets none through.
+fn texts_of_the_kernel_are_no_users(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    // The page of the stack is there.
+    let kernels = "p:kernels do_sys_openat2 at=%sp";
+    probe(&guest, kernels, "at.ustring ~ \"*\"", Vec::new());
+    for round in 1..=2 {
+        assert_eq!(guest.work("open /dev/null 10"), 10);
+        assert_eq!(books(&guest.status("kernels")), (10 * round, 0, 10 * round));
+        guest.optimize("kernels");
+    }
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
