@@ -77,6 +77,23 @@ pub struct TaskId {
 }
 
 impl TaskId {
+    /// The number, and two words of the name, as in memory.
+    #[must_use]
+    pub fn words(&self) -> [u64; 3] {
+        let name = u128::from_le_bytes(self.comm);
+        let half = |shift: u32| u64::try_from(name >> shift & u128::from(u64::MAX));
+        let [low, high] = [0, 64].map(|shift| half(shift).expect("64 bits"));
+        [self.pid.into(), low, high]
+    }
+
+    /// Undoes [`Self::words`]. The upper half of the first word is ignored.
+    #[must_use]
+    pub fn of_words([pid, low, high]: [u64; 3]) -> Self {
+        let comm = u128::from(low) | u128::from(high) << 64;
+        let pid = u32::try_from(pid & u64::from(u32::MAX)).expect("32 bits");
+        Self { pid, comm: comm.to_le_bytes() }
+    }
+
     /// The name as text, up to its end; bytes that are not UTF-8 are replaced.
     #[must_use]
     pub fn name(&self) -> String {

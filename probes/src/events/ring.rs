@@ -154,13 +154,6 @@ fn header(probe: u32, words: u64) -> u64 {
     u64::from(probe) << 32 | words
 }
 
-/// A task in a record: number, and two words of name.
-fn unpack_task([pid, low, high]: [u64; TASK_WORDS]) -> TaskId {
-    let comm = u128::from(low) | u128::from(high) << 64;
-    let pid = u32::try_from(pid & u64::from(u32::MAX)).expect("32 bits");
-    TaskId { pid, comm: comm.to_le_bytes() }
-}
-
 /// The ring of one vCPU.
 pub(crate) struct Ring<W = AtomicU64> {
     words: Box<[W]>,
@@ -227,7 +220,7 @@ impl<W: Word> Ring<W> {
                 continue;
             }
             let (time, shape) = (next(), Shape::unpack(next()));
-            let task = shape.has_task.then(|| unpack_task([next(), next(), next()]));
+            let task = shape.has_task.then(|| TaskId::of_words([next(), next(), next()]));
             let returned =
                 shape.is_return.then(|| Returned { to: Gva(next()), entered: GuestTime(next()) });
             let faults = match shape.may_fault {
@@ -267,11 +260,10 @@ impl<W: Word> Writer<'_, W> {
         self.next += 1;
     }
 
-    /// Writes the current task: first, if the shape has one.
+    /// Writes the current task ([`TaskId::words`]): first, if the shape has one.
     #[inline]
-    pub(crate) fn task(&mut self, task: &TaskId) {
-        self.put(task.pid.into());
-        task.comm.as_chunks().0.iter().for_each(|half| self.put(u64::from_le_bytes(*half)));
+    pub(crate) fn task(&mut self, task: [u64; TASK_WORDS]) {
+        task.into_iter().for_each(|word| self.put(word));
     }
 
     /// Writes the return: next, in a return's record.
@@ -348,7 +340,7 @@ pub(super) mod tests {
         let Some(mut writer) = ring.begin(record.probe, record.time, shape) else {
             return false;
         };
-        record.task.iter().for_each(|task| writer.task(task));
+        record.task.iter().for_each(|task| writer.task(task.words()));
         record.returned.into_iter().for_each(|returned| writer.returned(returned));
         writer.args(shape.may_fault, record.args.iter().copied());
         writer.stack(&record.stack);

@@ -175,10 +175,10 @@ impl Recorder {
         let HitInfo { probe, arguments, returned, .. } = *info;
         let ring = self.rings.get(usize::from(hit.vcpu))?;
         let Arguments { list, may_fault, has_bytes, .. } = arguments;
-        let task = current(hit);
         if let Some(Consumer { at_hit: true, .. }) = &probe.consumer {
-            return hand_over(symbols, info, hit, task, stack);
+            return hand_over(symbols, info, hit, stack);
         }
+        let task = current_words(hit);
         let (mut bytes, mut bytes_at) = (Bytes::default(), Vec::new());
         if *has_bytes {
             bytes_at = bytes.fetch_all(list, hit);
@@ -195,7 +195,7 @@ impl Recorder {
             count(&probe.counters.lost);
             return None;
         };
-        if let Some(task) = &task {
+        if let Some(task) = task {
             writer.task(task);
         }
         if let Some(returned) = returned {
@@ -233,7 +233,6 @@ fn hand_over(
     symbols: Option<&SymbolTable>,
     info: &HitInfo<'_>,
     hit: &mut Hit<'_>,
-    task: Option<TaskId>,
     stack: &[u64],
 ) -> Option<u64> {
     let HitInfo { probe, arguments, returned, .. } = *info;
@@ -243,7 +242,7 @@ fn hand_over(
     let record = Record {
         probe: probe.id,
         time: hit.time.0,
-        task,
+        task: current(hit),
         returned,
         args: values(list, &bytes_at, hit).collect(),
         stack: stack.to_vec(),
@@ -321,7 +320,12 @@ fn back_trace(
 
 /// The current task, if the kernel's tasks are known.
 fn current(hit: &Hit<'_>) -> Option<TaskId> {
-    hit.memory.tasks?.on(hit.memory.view, hit.vcpu)
+    current_words(hit).map(TaskId::of_words)
+}
+
+/// The same as [`TaskId::words`].
+fn current_words(hit: &Hit<'_>) -> Option<[u64; 3]> {
+    hit.memory.tasks?.words_on(hit.memory.view, hit.vcpu)
 }
 
 fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {

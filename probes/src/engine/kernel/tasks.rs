@@ -6,7 +6,7 @@ use exoprobe_guest::{Gpa, GuestRam, Gva};
 use exoprobe_introspect::btf::FieldError;
 use exoprobe_introspect::task_fields::TaskFields;
 use exoprobe_introspect::{
-    SymbolTable, Task, TaskError, TaskId, TaskLayout, VirtualMemory, VirtualReadError,
+    SymbolTable, Task, TaskError, TaskLayout, VirtualMemory, VirtualReadError,
 };
 
 use crate::engine::kernel::mapped::{Direct, direct_map};
@@ -23,11 +23,11 @@ pub(crate) struct Tasks {
     /// The direct map: tasks are found in it without a walk of the page tables.
     direct: Vec<Direct>,
     /// The place of number and name; `None` if these are not aligned as in every Linux.
-    words: Option<TaskWords>,
+    place: Option<TaskPlace>,
 }
 
 /// Words of a task's memory with its number and name, read in one access.
-struct TaskWords {
+struct TaskPlace {
     /// Bytes from the task's start to the first.
     first: u64,
     count: usize,
@@ -38,7 +38,7 @@ struct TaskWords {
     comm: usize,
 }
 
-impl TaskWords {
+impl TaskPlace {
     fn of(layout: &TaskLayout) -> Option<Self> {
         const WORD: u64 = 8;
         let (pid, comm) = (u64::from(layout.pid), u64::from(layout.comm));
@@ -56,13 +56,13 @@ impl TaskWords {
         })
     }
 
-    fn read(&self, ram: &GuestRam, task: Gpa) -> Option<TaskId> {
+    /// Number and name as [`exoprobe_introspect::TaskId::words`].
+    #[inline]
+    fn read(&self, ram: &GuestRam, task: Gpa) -> Option<[u64; 3]> {
         let words = ram.words(task.wrapping_add(self.first), self.count)?;
         let word = |index: usize| Some(words.get(index)?.load(Ordering::Relaxed));
         let (number, low, high) = (word(self.pid)?, word(self.comm)?, word(self.comm + 1)?);
-        let pid = u32::try_from(number >> self.shift & u64::from(u32::MAX)).expect("32 bits");
-        let comm = u128::from(low) | u128::from(high) << 64;
-        Some(TaskId { pid, comm: comm.to_le_bytes() })
+        Some([number >> self.shift & u64::from(u32::MAX), low, high])
     }
 }
 
@@ -131,8 +131,8 @@ impl Tasks {
         };
         let current = (0..vcpus).map(|vcpu| place(vcpu).ok_or(NoTasks::PerCpu(vcpu)));
         let direct = direct_map(memory, symbols, ram);
-        let (current, words) = (current.collect::<Result<_, _>>()?, TaskWords::of(&layout));
-        Ok(Self { layout, current, direct, words })
+        let (current, place) = (current.collect::<Result<_, _>>()?, TaskPlace::of(&layout));
+        Ok(Self { layout, current, direct, place })
     }
 
     /// The first threads of all processes.
@@ -182,13 +182,22 @@ impl Tasks {
         Some(Gva(task.load(Ordering::Relaxed)))
     }
 
-    /// The task that runs on a vCPU; `None` if it cannot be read.
-    pub(crate) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
+    /// The number and name of the task that runs on a vCPU, as [`exoprobe_introspect::TaskId::words`]; `None` if they
+    /// cannot be read.
+    #[inline]
+    pub(crate) fn words_on(&self, view: &KernelView, vcpu: u8) -> Option<[u64; 3]> {
         let task = self.address_on(view, vcpu)?;
         let direct = self.direct.iter().find_map(|range| range.place(task));
-        match direct.and_then(|at| self.words.as_ref()?.read(&view.ram, at)) {
+        match direct.and_then(|at| self.place.as_ref()?.read(&view.ram, at)) {
             Some(found) => Some(found),
-            None => self.layout.read(&VirtualMemory::with_mode(view, view.mode), task).ok(),
+            None => self.words_of(view, task),
         }
+    }
+
+    /// The same of a task that is not in the direct map.
+    #[inline(never)]
+    fn words_of(&self, view: &KernelView, task: Gva) -> Option<[u64; 3]> {
+        let memory = VirtualMemory::with_mode(view, view.mode);
+        Some(self.layout.read(&memory, task).ok()?.words())
     }
 }
