@@ -56,7 +56,7 @@ impl TaskPlace {
         })
     }
 
-    /// Number and name as [`exoprobe_introspect::TaskId::words`].
+    /// Number and name, as [`exoprobe_introspect::TaskId::words`].
     #[inline]
     fn read(&self, ram: &GuestRam, task: Gpa) -> Option<[u64; 3]> {
         let words = ram.words(task.wrapping_add(self.first), self.count)?;
@@ -182,8 +182,8 @@ impl Tasks {
         Some(Gva(task.load(Ordering::Relaxed)))
     }
 
-    /// The number and name of the task that runs on a vCPU, as [`exoprobe_introspect::TaskId::words`]; `None` if they
-    /// cannot be read.
+    /// Number and name of the task that runs on a vCPU, as
+    /// [`exoprobe_introspect::TaskId::words`]; `None` if they cannot be read.
     #[inline]
     pub(crate) fn words_on(&self, view: &KernelView, vcpu: u8) -> Option<[u64; 3]> {
         let task = self.address_on(view, vcpu)?;
