@@ -230,6 +230,8 @@ fn a_snapshot_of_the_tracer_costs_the_events_budget_once_more() {
     let budget = EVENTS_MIB.to_string();
     let service =
         Service::start(&["--restore", snapshot.to_str().unwrap(), "--events-memory", &budget]);
+    // A search of the guest's RAM for jmps would touch its pages.
+    drop(service.ok(&["probe", "optimization", "off"]));
     let line = "p:large __x64_sys_getpid a=@__x64_sys_getpid:x64[64]";
     drop(service.ok(&["probe", "add", line]));
     let before = service.resident_kib();
