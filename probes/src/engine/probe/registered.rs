@@ -38,11 +38,11 @@ pub(crate) struct Probe {
     arguments: ArcSwapOption<Arguments>,
     /// The event's filter.
     pub(crate) event_filter: EventFilter,
-    /// The event's triggers.
+    /// What looks at every hit of the event: triggers, and trace instances.
     triggers: ArcSwapOption<Triggers>,
-    /// Cached from `triggers`, so that a hit need not load it: whether there are any, and whether
-    /// they record back-traces.
-    has_triggers: AtomicBool,
+    /// Cached from `triggers`, so that a hit need not load it: whether there is anything, and
+    /// whether it records back-traces.
+    records_all: AtomicBool,
     wants_stack: AtomicBool,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
@@ -121,7 +121,7 @@ impl Probe {
             arguments: ArcSwapOption::empty(),
             event_filter: EventFilter::new(definition.filter.clone()),
             triggers: ArcSwapOption::empty(),
-            has_triggers: AtomicBool::new(false),
+            records_all: AtomicBool::new(false),
             wants_stack: AtomicBool::new(false),
             role,
             fault_handler,
@@ -143,9 +143,9 @@ impl Probe {
         self.at.store(at.0, Ordering::Relaxed);
     }
 
-    /// Returns true if its event is enabled or has triggers.
+    /// Returns true if its event is enabled, also in a trace instance, or has triggers.
     pub(crate) fn wants_breakpoint(&self) -> bool {
-        self.records_events() || self.has_triggers()
+        self.records_events() || self.records_all()
     }
 
     /// Returns true if its event is enabled: its hits become events.
@@ -165,12 +165,13 @@ impl Probe {
         }
     }
 
-    /// Returns true if it has triggers.
-    pub(crate) fn has_triggers(&self) -> bool {
-        self.has_triggers.load(Ordering::Relaxed)
+    /// Returns true if all of its hits are recorded, whatever its filter: for triggers or trace
+    /// instances.
+    pub(crate) fn records_all(&self) -> bool {
+        self.records_all.load(Ordering::Relaxed)
     }
 
-    /// The triggers of its event.
+    /// What looks at every hit of its event.
     pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
         self.triggers.load_full()
     }
@@ -178,7 +179,7 @@ impl Probe {
     pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
         let wants_stack = triggers.as_ref().is_some_and(|triggers| triggers.want_stack);
         self.wants_stack.store(wants_stack, Ordering::Relaxed);
-        self.has_triggers.store(triggers.is_some(), Ordering::SeqCst);
+        self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
     }
 
@@ -217,10 +218,10 @@ impl Probe {
         self.event_filter.set_found(filter);
     }
 
-    /// The filter of records; `None` records all hits. Triggers also run for hits that are not
-    /// shown.
+    /// The filter of records; `None` records all hits: triggers and trace instances also see those
+    /// that are not shown.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        if self.has_triggers() { None } else { self.event_filter.found() }
+        if self.records_all() { None } else { self.event_filter.found() }
     }
 
     /// Resolves a filter over the fetched arguments, once these are known.
