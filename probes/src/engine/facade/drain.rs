@@ -72,10 +72,15 @@ impl RecordedProbe {
             let (fields, symbols) = (Arc::clone(&origin.fields), origin.symbols.clone());
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
-        let Some(triggers) = &self.triggers else { return taken.steps.push(Step::Keep(hit)) };
         let filter = probe.event_filter.found();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
+        let Some(triggers) = &self.triggers else {
+            return match !probe.sorts_late() || records_events(&hit) {
+                true => taken.steps.push(Step::Keep(hit)),
+                false => self.refuse(),
+            };
+        };
         let keeps_stack = probe.actions.contains(&Action::Stack);
         let (cause, mut made) = (Cause::from(&hit), Vec::new());
         let given = triggers.give(&hit, keeps_stack, &mut taken.given);
@@ -140,8 +145,9 @@ impl Engine {
     /// As [`Self::drain_locked`], where something looks at all hits of some of these probes: what
     /// they hit so far is of before what is about to change.
     pub(crate) fn drain_triggered(&self, control: &mut Control, ids: &[u32]) {
-        let mut probes = ids.iter().filter_map(|id| control.registry.probes.get(id));
-        if probes.any(|registered| registered.probe.records_all()) {
+        let probes = ids.iter().filter_map(|id| control.registry.probes.get(id));
+        let mut probes = probes.map(|registered| &registered.probe);
+        if probes.any(|probe| probe.records_all() || probe.sorts_late()) {
             self.drain_locked(control);
         }
     }

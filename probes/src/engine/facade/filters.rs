@@ -113,6 +113,9 @@ impl Engine {
         self.drain_triggered(&mut control, &ids);
         self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
+                if check_recorded(found.as_ref(), &probe.arguments().list).is_err() {
+                    probe.sort_no_more();
+                }
                 probe.event_filter.set(filter.clone(), found);
             }
         });

@@ -44,6 +44,8 @@ pub(crate) struct Probe {
     /// whether it records back-traces.
     records_all: AtomicBool,
     wants_stack: AtomicBool,
+    /// All of its hits were recorded at some time: see [`Self::sorts_late`].
+    sorts_late: AtomicBool,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) consumer: Option<Consumer>,
@@ -123,6 +125,7 @@ impl Probe {
             triggers: ArcSwapOption::empty(),
             records_all: AtomicBool::new(false),
             wants_stack: AtomicBool::new(false),
+            sorts_late: AtomicBool::new(false),
             role,
             fault_handler,
             consumer,
@@ -179,8 +182,21 @@ impl Probe {
     pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
         let wants_stack = triggers.as_ref().is_some_and(|triggers| triggers.want_stack);
         self.wants_stack.store(wants_stack, Ordering::Relaxed);
+        let is_over = triggers.is_none() && self.records_all();
+        self.sorts_late.fetch_or(is_over, Ordering::SeqCst);
         self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
+    }
+
+    /// Returns true if its records are to be looked at again when they are read, though nothing
+    /// looks at all of its hits any more: some may be of a hit that was under way then.
+    pub(crate) fn sorts_late(&self) -> bool {
+        self.sorts_late.load(Ordering::Relaxed)
+    }
+
+    /// Has its records taken as they are: its filter compares what they do not have.
+    pub(crate) fn sort_no_more(&self) {
+        self.sorts_late.store(false, Ordering::SeqCst);
     }
 
     /// Returns true if its hits are recorded with back-traces, for a trigger.
