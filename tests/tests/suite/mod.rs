@@ -76,6 +76,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     control::text::CASES,
     tracer::oracle::CASES,
     tracer::event_files::CASES,
+    tracer::instances::CASES,
     tracer::trace_cmd::CASES,
     tracer::trace_files::CASES,
     tracer::tracefs::CASES,
