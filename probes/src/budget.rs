@@ -54,6 +54,12 @@ impl Budget {
     }
 }
 
+impl Share {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.taken.fetch_sub(self.bytes, Ordering::Relaxed);

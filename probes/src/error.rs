@@ -177,10 +177,13 @@ pub enum ProbeError {
     /// Hidden memory is used up.
     #[error("hidden memory for displaced instructions is used up ({0} bytes): restart the guest")]
     NoSlots(u64),
+    /// The trace instance was removed.
+    #[error("the trace instance was removed: `instances` has those that there are")]
+    NoInstance,
     /// All probes and histograms together might take too much of the host's memory.
     #[error(
-        "no room: this may take {} KiB of memory, and the other probes and histograms {} KiB of the {} MiB for all \
-         (--memory-limit): remove some, or lower maxactive or a histogram's size",
+        "no room: this may take {} KiB of memory, and the other probes, histograms and instances {} KiB of the {} MiB for all \
+         (--memory-limit): remove some, or lower maxactive, or a histogram's or buffer's size",
         wanted.div_ceil(1024), taken.div_ceil(1024), most >> 20
     )]
     NoMemory {
@@ -276,6 +279,7 @@ impl ProbeError {
             | Self::DataSize(_)
             | Self::ManyMatches { .. } => "E2BIG",
             Self::NoSlots(_) | Self::NoMemory { .. } => "ENOMEM",
+            Self::NoInstance => "ENODEV",
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
             Self::Attach(AttachError::Stopped | AttachError::NeverBegan) | Self::Vcpu(_) => {

@@ -34,17 +34,17 @@ pub use definition::{
 pub use engine::{
     AddressSpace, Admission, AttachError, Batch, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine,
     EntryHandler, EntryVerdict, EventField, ExpandedDefinition, Expansion, FaultHandler,
-    FoundTypes, Frame, Guest, Hit, Holder, Instance, KeptProbes, KernelHints, KernelMemory, Kprobe,
-    Kretprobe, Limits, ModuleStatus, NewProbe, NewSampler, NoTasks, Optimization, ParameterError,
-    PostHandler, PreHandler, Process, Recovery, Registration, Rehearsal, Reserved, ReturnHandler,
-    RunningKernel, SampleCounts, ScopedProbes, SearchStatistics, Selection, StopStatistics,
-    SyntheticStatus, UnregisterError, Verdict,
+    FoundTypes, Frame, Guest, Hit, Holder, Instance, InstanceEventStatus, KeptProbes, KernelHints,
+    KernelMemory, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NewSampler, NoTasks,
+    Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery, Registration,
+    Rehearsal, Reserved, ReturnHandler, RunningKernel, SampleCounts, ScopedProbes,
+    SearchStatistics, Selection, StopStatistics, SyntheticStatus, UnregisterError, Verdict,
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{
     Bounds, Consumer, CpuStatistics, Event, EventLimits, EventPage, EventSelection, EventStore,
     FAULT, HitConsumer, MemoryAtHit, RawValue, RecordedHit, RecordedValue, StackFrame, TakenEvent,
-    TraceEvent, TracePage, TraceReader, show_function, show_symbol,
+    TraceEvent, TraceInstance, TracePage, TraceReader, show_function, show_symbol,
 };
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeState, ProbeStatus, StatusFlag};

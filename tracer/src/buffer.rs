@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use exoprobe_introspect::printable;
-use exoprobe_probes::{CpuStatistics, Engine, EventStore};
+use exoprobe_probes::{CpuStatistics, EventStore};
 
 use crate::error::TracerError;
 use crate::numbers::parse_count;
 use crate::options::{Options, TraceOption};
+use crate::scope::Scope;
 
 /// The one clock, as `trace_clock` lists it: time since the guest's power-on.
 pub(crate) const CLOCKS: &str = "[local]\n";
@@ -21,15 +22,15 @@ const MARK_MAX: usize = 1024;
 ///
 /// # Errors
 /// [`TracerError`], `EINVAL`.
-pub(crate) fn choose_clock(engine: &Engine, text: &str) -> Result<(), TracerError> {
+pub(crate) fn choose_clock(scope: Scope<'_>, text: &str) -> Result<(), TracerError> {
     let name = text.trim_ascii();
     if name != CLOCK {
         let shown: String = name.chars().take(20).collect();
         let message = format!("there is no clock `{shown}` here: see trace_clock");
         return Err(TracerError::new("EINVAL", message));
     }
-    engine.drain();
-    engine.events().clear_trace();
+    scope.engine.drain();
+    scope.store().clear_trace();
     Ok(())
 }
 
@@ -41,33 +42,29 @@ pub(crate) fn size_text(store: &EventStore, vcpus: usize) -> String {
 /// Sets the memory for events to so many KiB for each vCPU.
 ///
 /// # Errors
-/// [`TracerError`]: `EINVAL`; `ENOMEM` for more than the service has for events.
-pub(crate) fn set_size(store: &EventStore, vcpus: usize, text: &str) -> Result<(), TracerError> {
+/// [`TracerError`]: `EINVAL`; `ENOMEM` for more than the service has for events or, of a trace
+/// instance, for probes.
+pub(crate) fn set_size(scope: Scope<'_>, vcpus: usize, text: &str) -> Result<(), TracerError> {
     let kib = parse_count(text)?;
     if kib == 0 {
         return Err(TracerError::new("EINVAL", "0 KiB hold no event"));
     }
     let bytes = usize::try_from(kib).ok();
     let bytes = bytes.and_then(|kib| kib.checked_mul(vcpus.max(1))?.checked_mul(1 << 10));
-    if bytes.is_some_and(|bytes| store.set_memory(bytes)) {
-        return Ok(());
-    }
-    let most = (store.memory_max() >> 10) / vcpus.max(1);
-    let message = format!("the service has {most} KiB for each vCPU (run --events-memory)");
-    Err(TracerError::new("ENOMEM", message))
+    scope.set_memory(bytes.unwrap_or(usize::MAX), vcpus)
 }
 
 /// Puts each line of a text among the events.
 ///
 /// # Errors
 /// [`TracerError`]: `EINVAL` where the option `markers` is off, `EBADF` where no events are kept.
-pub(crate) fn mark(engine: &Engine, options: Options, text: &str) -> Result<(), TracerError> {
+pub(crate) fn mark(scope: Scope<'_>, options: Options, text: &str) -> Result<(), TracerError> {
     if !options.has(TraceOption::Markers) {
         return Err(TracerError::new("EINVAL", "the option `markers` is off"));
     }
     for line in text.split_terminator('\n') {
         for piece in pieces(line) {
-            if !engine.mark(piece) {
+            if !scope.mark(piece) {
                 return Err(TracerError::new("EBADF", "no events are kept: see tracing_on"));
             }
         }

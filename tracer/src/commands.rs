@@ -62,21 +62,16 @@ pub(crate) fn clear(engine: &Engine) -> Result<(), TracerError> {
 fn refuse_enabled<'a>(
     mut probes: impl Iterator<Item = &'a ProbeStatus>,
 ) -> Result<(), TracerError> {
-    match probes.find(|probe| is_armed(probe)) {
+    match probes.find(|probe| !probe.flags.contains(&StatusFlag::Disabled)) {
         None => Ok(()),
         Some(ProbeStatus { group, event, .. }) => {
             let message = format!(
-                "{group}/{event} is enabled or has triggers: write 0 to events/{group}/{event}/enable, and remove what its \
-                 file `trigger` lists, first (nothing was deleted)"
+                "{group}/{event} is enabled, in an instance too, or has triggers: write 0 to events/{group}/{event}/enable, \
+                 and remove what its file `trigger` lists, first (nothing was deleted)"
             );
             Err(TracerError::new("EBUSY", message))
         }
     }
-}
-
-/// Whether a probe is armed: its event is enabled, or has triggers.
-pub(crate) fn is_armed(probe: &ProbeStatus) -> bool {
-    !probe.flags.contains(&StatusFlag::Disabled)
 }
 
 /// A definition on its way to the engine, and the line that it is of.

@@ -1,13 +1,14 @@
 //! Files of events: enable, filter, format, id.
 
 use exoprobe_probes::synthetic::SYNTHETIC_GROUP;
-use exoprobe_probes::{Engine, ProbeStatus, Selection, SyntheticStatus};
+use exoprobe_probes::{ProbeStatus, Selection, SyntheticStatus};
 
 use crate::error::TracerError;
 use crate::hist::HistReader;
 use crate::listed::ListedEvent;
 use crate::node::EventFile;
 use crate::numbers::parse_enable;
+use crate::scope::Scope;
 
 /// `1`, `0`, or `X` where some events are enabled and some are not. As in the kernel, those count
 /// as enabled that have triggers.
@@ -28,39 +29,45 @@ pub(crate) fn enabled_text_of(enabled: bool, triggers: usize) -> String {
 
 /// Enables or disables events.
 pub(crate) fn enable<'a>(
-    engine: &Engine,
+    scope: Scope<'_>,
     events: impl IntoIterator<Item = &'a ListedEvent>,
     text: &str,
 ) -> Result<(), TracerError> {
-    set_enabled(engine, events, parse_enable(text)?)
+    set_enabled(scope, events, parse_enable(text)?)
 }
 
-/// Enables or disables events.
+/// Enables or disables events: in an instance all of them, or none.
 pub(crate) fn set_enabled<'a>(
-    engine: &Engine,
+    scope: Scope<'_>,
     events: impl IntoIterator<Item = &'a ListedEvent>,
     on: bool,
 ) -> Result<(), TracerError> {
-    let mut probes = Vec::new();
-    for event in events {
-        match event.probe {
-            Some(probe) => probes.push(probe),
-            None => engine.enable_synthetic(&event.event, on)?,
-        }
+    let engine = scope.engine;
+    if let Some(own) = scope.own {
+        let name = |event: &ListedEvent| (event.group.as_str().into(), event.event.as_str().into());
+        let names: Vec<_> = events.into_iter().map(name).collect();
+        return Ok(engine.set_enabled_in(own, &names, on)?);
     }
-    Ok(engine.set_enabled(Selection::ids(probes), on)?)
+    let (probes, synthetics): (Vec<_>, Vec<_>) =
+        events.into_iter().partition(|event| event.probe.is_some());
+    let probes = Selection::ids(probes.iter().filter_map(|event| event.probe));
+    // As in the kernel, each as far as possible; the first error is reported.
+    let done = engine.set_enabled(probes, on);
+    let each = synthetics.into_iter().map(|event| engine.enable_synthetic(&event.event, on));
+    Ok(each.fold(done, |done, next| done.and(next))?)
 }
 
 pub(crate) fn read(
-    engine: &Engine,
+    scope: Scope<'_>,
     probe: &ProbeStatus,
     file: EventFile,
 ) -> Result<String, TracerError> {
+    let engine = scope.engine;
     Ok(match file {
         EventFile::Id => format!("{}\n", probe.id),
         EventFile::Filter => {
             let name = (&*probe.group, &*probe.event);
-            crate::filter::text(engine, name, probe.filter.as_deref())
+            crate::filter::text(&scope.filter(name, probe.filter.as_ref())?)
         }
         EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
         EventFile::Hist => HistReader::open(engine, &probe.group, &probe.event)?.collect(),
@@ -73,15 +80,16 @@ pub(crate) fn read(
 
 /// The text of a file of a synthetic event.
 pub(crate) fn read_synthetic(
-    engine: &Engine,
+    scope: Scope<'_>,
     status: &SyntheticStatus,
     file: EventFile,
 ) -> Result<String, TracerError> {
+    let engine = scope.engine;
     let event = &status.definition.name;
     Ok(match file {
         EventFile::Id => format!("{}\n", status.id),
         EventFile::Filter => {
-            crate::filter::text(engine, (SYNTHETIC_GROUP, event), status.filter.as_deref())
+            crate::filter::text(&scope.filter((SYNTHETIC_GROUP, event), status.filter.as_ref())?)
         }
         EventFile::Trigger => crate::trigger::listing(engine, SYNTHETIC_GROUP, event)?,
         EventFile::Hist => HistReader::open(engine, SYNTHETIC_GROUP, event)?.collect(),

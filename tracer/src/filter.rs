@@ -13,6 +13,7 @@ use crate::error::TracerError;
 use crate::fault::field_fault;
 use crate::listed::ListedEvent;
 use crate::log::{ErrorLog, characters};
+use crate::scope::{Scope, ShownFilter};
 
 /// The part that faults of filters are of, also in triggers.
 const PART: &str = "event filter parse error";
@@ -78,10 +79,10 @@ pub(crate) fn parse(
 }
 
 /// The text of the file `filter`: also that of a filter that was refused, with its fault.
-pub(crate) fn text(engine: &Engine, (group, event): (&str, &str), filter: Option<&str>) -> String {
-    match (filter, engine.refused_filter(group, event)) {
+pub(crate) fn text((filter, refused): &ShownFilter) -> String {
+    match (filter, refused) {
         (Some(filter), _) => format!("{filter}\n"),
-        (None, Some(refused)) => refused_text(&refused),
+        (None, Some(refused)) => refused_text(refused),
         (None, None) => NONE.to_owned(),
     }
 }
@@ -99,16 +100,16 @@ fn refused_text(RefusedFilter { text, error }: &RefusedFilter) -> String {
 /// Sets a filter; `0` removes it. One that is refused removes it, too: the file shows its text from
 /// then on.
 pub(crate) fn set(
-    engine: &Engine,
+    scope: Scope<'_>,
     log: &mut ErrorLog,
     event: (&str, &str),
     text: &str,
 ) -> Result<(), TracerError> {
     check_length(text)?;
-    match set_or_refuse(engine, event, text, None)? {
+    match set_or_refuse(scope, event, text, None)? {
         None => Ok(()),
         Some(refusal) => {
-            refusal.log(engine, log, text.trim_ascii_end());
+            refusal.log(scope.engine, log, text.trim_ascii_end());
             Err(refusal.at(0))
         }
     }
@@ -117,7 +118,7 @@ pub(crate) fn set(
 /// Sets a filter for each event of a group; `0` removes the filters of all. An event that refuses
 /// the new filter has none then.
 pub(crate) fn set_of_group(
-    engine: &Engine,
+    scope: Scope<'_>,
     log: &mut ErrorLog,
     group: &str,
     events: &[ListedEvent],
@@ -127,9 +128,9 @@ pub(crate) fn set_of_group(
     let events: BTreeSet<&str> = events.iter().map(|listed| &*listed.event).collect();
     for event in events {
         let of_group = Some(FilterFault::OfGroup);
-        match set_or_refuse(engine, (group, event), text, of_group) {
+        match set_or_refuse(scope, (group, event), text, of_group) {
             Ok(None) => {}
-            Ok(Some(refusal)) => refusal.log(engine, log, text.trim_ascii_end()),
+            Ok(Some(refusal)) => refusal.log(scope.engine, log, text.trim_ascii_end()),
             // It was deleted meanwhile.
             Err(ProbeError::NoSuchProbe(_)) => {}
             Err(error) => return Err(error.into()),
@@ -157,19 +158,19 @@ fn check_length(text: &str) -> Result<(), TracerError> {
 /// Sets a filter of an event, or removes it and returns why; `shown` is the fault that the event
 /// shows in place of its own.
 fn set_or_refuse(
-    engine: &Engine,
-    (group, event): (&str, &str),
+    scope: Scope<'_>,
+    event: (&str, &str),
     text: &str,
     shown: Option<FilterFault>,
 ) -> Result<Option<Refusal>, ProbeError> {
     if text.trim() == "0" {
-        engine.set_filter(group, event, None)?;
+        scope.set_filter(event, None)?;
         return Ok(None);
     }
     let text = text.trim_ascii_end();
-    let mut refusal = match parse(engine, (group, event), text)? {
+    let mut refusal = match parse(scope.engine, event, text)? {
         Err(refusal) => refusal,
-        Ok(filter) => match engine.set_filter(group, event, Some(filter)) {
+        Ok(filter) => match scope.set_filter(event, Some(filter)) {
             Ok(()) => return Ok(None),
             Err(error) if Refusal::is_of(&error) => Refusal::of(text, &error),
             Err(error) => return Err(error),
@@ -180,7 +181,7 @@ fn set_or_refuse(
         refusal = Refusal { message: format!("{error}: {}", refusal.message), error };
     }
     let refused = RefusedFilter { text: on_one_line(text).into(), error: refusal.error };
-    engine.refuse_filter(group, event, refused)?;
+    scope.refuse_filter(event, refused)?;
     Ok(Some(refusal))
 }
 

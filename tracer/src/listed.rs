@@ -1,15 +1,15 @@
 //! All events: those of probes, and synthetic ones.
 
 use exoprobe_probes::synthetic::SYNTHETIC_GROUP;
-use exoprobe_probes::{Engine, ProbeStatus, SyntheticStatus};
+use exoprobe_probes::{ProbeStatus, SyntheticStatus};
 
-use crate::commands::is_armed;
+use crate::scope::Scope;
 
 /// An event of probes, or a synthetic one.
 pub(crate) struct ListedEvent {
     pub(crate) group: String,
     pub(crate) event: String,
-    /// It is enabled or has triggers.
+    /// It is enabled or, at the top, has triggers.
     pub(crate) is_armed: bool,
     /// Of an event of probes, the number of one of them.
     pub(crate) probe: Option<u32>,
@@ -17,9 +17,10 @@ pub(crate) struct ListedEvent {
 }
 
 /// All events, in order of their definition; those of several probes several times.
-pub(crate) fn all(engine: &Engine) -> Vec<ListedEvent> {
+pub(crate) fn all(scope: Scope<'_>) -> Vec<ListedEvent> {
+    let engine = scope.engine;
     let of_probe = |probe: ProbeStatus| ListedEvent {
-        is_armed: is_armed(&probe),
+        is_armed: probe.enabled || probe.triggers > 0,
         probe: Some(probe.id),
         id: probe.id,
         group: probe.group,
@@ -36,5 +37,11 @@ pub(crate) fn all(engine: &Engine) -> Vec<ListedEvent> {
     let mut all: Vec<ListedEvent> =
         probes.chain(engine.synthetics().into_iter().map(of_synthetic)).collect();
     all.sort_by_key(|event| event.id);
+    if let Some(enabled) = scope.enabled() {
+        for event in &mut all {
+            let name = (event.group.as_str().into(), event.event.as_str().into());
+            event.is_armed = enabled.contains(&name);
+        }
+    }
     all
 }

@@ -44,6 +44,8 @@ pub(crate) enum Node {
     /// `per_cpu/cpuN`.
     Cpu(u8),
     OfCpu(u8, CpuFile),
+    /// `instances`. The folders in it have nodes of their own: see [`split_instance`].
+    Instances,
     /// `events/ftrace`.
     Ftrace,
     /// `events/ftrace/EVENT`.
@@ -129,12 +131,57 @@ files! { File:
     HeaderEvent "events/header_event" READ "How an entry of the ring buffer begins.",
 }
 
+impl File {
+    /// Returns true if trace instances have it, too: it is about events that are kept, and not
+    /// about all probes.
+    fn is_of_instance(self) -> bool {
+        match self {
+            Self::Trace
+            | Self::TracePipe
+            | Self::SetEvent
+            | Self::CurrentTracer
+            | Self::AvailableTracers
+            | Self::TracingOn
+            | Self::TraceMarker
+            | Self::TraceClock
+            | Self::TraceOptions
+            | Self::BufferSize
+            | Self::BufferTotalSize
+            | Self::Snapshot
+            | Self::ErrorLog
+            | Self::HeaderPage
+            | Self::HeaderEvent => true,
+            Self::Readme
+            | Self::KprobeEvents
+            | Self::KprobeProfile
+            | Self::DynamicEvents
+            | Self::SyntheticEvents
+            | Self::AvailableEvents
+            | Self::SavedCmdlines
+            | Self::Optimization
+            | Self::List
+            | Self::Enabled
+            | Self::Blacklist => false,
+        }
+    }
+}
+
 files! { EventFile:
     Filter "filter" READ_WRITE "Which hits count.",
     Trigger "trigger" READ_WRITE "What hits set off.",
     Hist "hist" READ "Hits counted by what their fields are.",
     Format "format" READ "The fields.",
     Id "id" READ "The event's number.",
+}
+
+impl EventFile {
+    /// Returns true if trace instances have it, too: triggers are the top's.
+    fn is_of_instance(self) -> bool {
+        match self {
+            Self::Filter | Self::Format | Self::Id => true,
+            Self::Trigger | Self::Hist => false,
+        }
+    }
 }
 
 files! { CpuFile:
@@ -156,6 +203,7 @@ const KPROBES: &str = "kprobes";
 const EVENTS: &str = "events";
 const OPTIONS: &str = "options";
 const PER_CPU: &str = "per_cpu";
+const INSTANCES: &str = "instances";
 const FTRACE: &str = "ftrace";
 /// Of the folders in that: `cpuN`.
 const CPU: &str = "cpu";
@@ -166,10 +214,23 @@ fn cpu_named(name: &str) -> Option<u8> {
     (format!("{CPU}{number}") == name).then_some(number)
 }
 
+/// The names in a path.
+fn parts(path: &str) -> Vec<&str> {
+    path.split('/').filter(|part| !part.is_empty()).collect()
+}
+
+/// The trace instance that a path is in, if it is in one, and the path within it.
+pub(crate) fn split_instance(path: &str) -> Option<(&str, String)> {
+    match parts(path).as_slice() {
+        [INSTANCES, name, rest @ ..] => Some((name, rest.join("/"))),
+        _ => None,
+    }
+}
+
 impl Node {
     /// The node at a path, whether or not its group and event exist.
     pub(crate) fn at(path: &str) -> Option<Self> {
-        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let parts = parts(path);
         let some = |name: &str| Some(name.to_owned());
         if let Some(file) = File::named(&parts.join("/")) {
             return Some(Self::File(file));
@@ -181,6 +242,7 @@ impl Node {
             [OPTIONS] => Self::Options,
             [OPTIONS, name] => Self::Option(TraceOption::named(name)?),
             [PER_CPU] => Self::PerCpu,
+            [INSTANCES] => Self::Instances,
             [PER_CPU, cpu] => Self::Cpu(cpu_named(cpu)?),
             [PER_CPU, cpu, name] => Self::OfCpu(cpu_named(cpu)?, CpuFile::named(name)?),
             [EVENTS, ENABLE] => Self::Enable(None, None),
@@ -201,10 +263,22 @@ impl Node {
         })
     }
 
-    /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events,
-    /// with their groups, `vcpus` is the number of vCPUs.
+    /// Returns true if trace instances have it, too.
+    pub(crate) fn is_of_instance(&self) -> bool {
+        match self {
+            Self::File(file) => file.is_of_instance(),
+            Self::OfEvent(_, _, file) => file.is_of_instance(),
+            Self::Kprobes | Self::Instances => false,
+            _ => true,
+        }
+    }
+
+    /// Names and kinds of what a folder has, of the top or of a trace instance; `None` of a file.
+    /// `names` gives those of all events, with their groups, `vcpus` is the number of vCPUs.
+    /// `instances` has none here.
     pub(crate) fn entries(
         &self,
+        is_top: bool,
         names: impl FnOnce() -> Vec<Name>,
         vcpus: usize,
     ) -> Option<Vec<(String, NodeKind)>> {
@@ -218,8 +292,12 @@ impl Node {
         Some(match self {
             Self::Root => {
                 let files = File::ALL.iter().filter(|file| !file.name().contains('/'));
+                let files = files.filter(|file| is_top || file.is_of_instance());
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
-                files.chain([KPROBES, EVENTS, OPTIONS, PER_CPU].map(folder)).collect()
+                let of_top = [KPROBES, INSTANCES].into_iter().filter(|_| is_top);
+                files
+                    .chain([EVENTS, OPTIONS, PER_CPU].into_iter().chain(of_top).map(folder))
+                    .collect()
             }
             Self::Kprobes => within(KPROBES).collect(),
             Self::Events => {
@@ -236,7 +314,7 @@ impl Node {
                 events.chain([writable(ENABLE), writable(FILTER)]).collect()
             }
             Self::Event(..) => {
-                let files = EventFile::ALL.iter();
+                let files = EventFile::ALL.iter().filter(|file| is_top || file.is_of_instance());
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([writable(ENABLE)]).collect()
             }
@@ -246,6 +324,7 @@ impl Node {
                 let files = CpuFile::ALL.iter();
                 files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode()))).collect()
             }
+            Self::Instances => Vec::new(),
             Self::Ftrace => FtraceEvent::ALL.map(|event| folder(event.name())).into(),
             Self::FtraceEvent(_) => {
                 let files = FtraceFile::ALL.iter();
@@ -290,6 +369,7 @@ impl Node {
             | Self::Event(..)
             | Self::Options
             | Self::PerCpu
+            | Self::Instances
             | Self::Ftrace
             | Self::FtraceEvent(_)
             | Self::Cpu(_) => None,
@@ -310,5 +390,21 @@ mod tests {
         }
         assert_eq!(Node::at("per_cpu/cpu0/buffer_size_kb"), None);
         assert_eq!(Node::at("options/overwrite"), None);
+    }
+
+    #[test]
+    fn a_path_is_in_one_instance() {
+        let inside = |path| split_instance(path).map(|(name, rest)| format!("{name}:{rest}"));
+        assert_eq!(inside("instances"), None);
+        assert_eq!(inside("trace"), None);
+        assert_eq!(inside("/instances//foo"), Some("foo:".to_owned()));
+        assert_eq!(inside("instances/a b/events/g/e/id"), Some("a b:events/g/e/id".to_owned()));
+        assert_eq!(inside("instances/foo/instances/bar"), Some("foo:instances/bar".to_owned()));
+        let has = |path: &str| Node::at(path).map(|node| node.is_of_instance());
+        assert_eq!([has("trace"), has("events/g/e/filter")], [Some(true); 2]);
+        for path in ["kprobe_events", "instances", "events/g/e/trigger", "kprobes", "kprobes/list"]
+        {
+            assert_eq!(has(path), Some(false), "{path}");
+        }
     }
 }

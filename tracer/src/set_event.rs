@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 
-use exoprobe_probes::Engine;
-
 use crate::error::TracerError;
 use crate::event;
 use crate::listed::{self, ListedEvent};
+use crate::scope::Scope;
 
 /// The text of available_events: `GROUP:EVENT`, a line each, the newest first as the kernel has it.
 pub(crate) fn listing<'a>(events: impl IntoIterator<Item = &'a ListedEvent>) -> String {
@@ -27,8 +26,8 @@ pub(crate) fn enabled(events: &[ListedEvent]) -> String {
 ///
 /// # Errors
 /// [`TracerError`], EINVAL: a word matches no event. The words before it are done.
-pub(crate) fn write(engine: &Engine, text: &str) -> Result<(), TracerError> {
-    let events = listed::all(engine);
+pub(crate) fn write(scope: Scope<'_>, text: &str) -> Result<(), TracerError> {
+    let events = listed::all(scope);
     for word in text.split_ascii_whitespace() {
         let (on, name) = match word.strip_prefix('!') {
             Some(name) => (false, name),
@@ -41,7 +40,7 @@ pub(crate) fn write(engine: &Engine, text: &str) -> Result<(), TracerError> {
             let message = format!("there is no event `{shown}`: see available_events");
             return Err(TracerError::new("EINVAL", message));
         }
-        event::set_enabled(engine, named, on)?;
+        event::set_enabled(scope, named, on)?;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ use super::{
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
         memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
         scripts::list, scripts::create, scripts::show, script_output::output, script_maps::maps, scripts::commands, scripts::remove,
-        tracefs::root, tracefs::read, tracefs::replace, tracefs::append, openapi_document,
+        tracefs::root, tracefs::read, tracefs::replace, tracefs::append, tracefs::remove, openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace, wire::SourceLine)),
     modifiers(&ShortNames, &BearerToken, &UnreadableRequests),

@@ -147,12 +147,12 @@ impl DerefMut for Problem {
 
 fn status_of(code: &str) -> StatusCode {
     match code {
-        "ENOENT" => StatusCode::NOT_FOUND,
+        "ENOENT" | "ENODEV" => StatusCode::NOT_FOUND,
         "EEXIST" | "EBUSY" | "EBADF" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" | "ENXIO" => {
             StatusCode::CONFLICT
         }
         "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" | "EDOM"
-        | "EPERM" | "ESRCH" => StatusCode::UNPROCESSABLE_ENTITY,
+        | "EPERM" | "ESRCH" | "ENOTDIR" | "ENAMETOOLONG" => StatusCode::UNPROCESSABLE_ENTITY,
         "EACCES" => StatusCode::FORBIDDEN,
         "EISDIR" => StatusCode::METHOD_NOT_ALLOWED,
         "EAGAIN" | "ECANCELED" => StatusCode::SERVICE_UNAVAILABLE,

@@ -13,7 +13,7 @@ use exoprobe_tracer::{LinesReader, NodeKind, Pipe, RawPipe, Tracer, TracerError}
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Duration, Instant, timeout_at};
+use tokio::time::{Duration, Instant, sleep, timeout_at};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
@@ -32,6 +32,11 @@ const LINES: usize = 256;
 const PAGES: usize = 16;
 /// Most pages of one answer.
 const PAGES_MAX: usize = 256;
+/// How long a removal waits for readers: one that has just closed its connection may still be
+/// there.
+const READERS_GO: Duration = Duration::from_millis(500);
+/// Between two looks at them.
+const READERS_LOOK: Duration = Duration::from_millis(10);
 /// Longest time that an answer waits for events, in milliseconds.
 const WAIT_MAX: u64 = 15_000;
 
@@ -46,7 +51,7 @@ pub(crate) fn routes(api: TracefsApi) -> Router {
     Router::new()
         .route("/v1/tracefs", get(root))
         .route("/v1/tracefs/", get(root))
-        .route("/v1/tracefs/{*path}", get(read).put(replace).post(append))
+        .route("/v1/tracefs/{*path}", get(read).put(replace).post(append).delete(remove))
         .with_state(api)
 }
 
@@ -143,15 +148,17 @@ pub(crate) async fn read(
     };
     let (tracer, opened) = (Arc::clone(&api.tracer), path.clone());
     if let Some((header, reader)) = blocking(move || tracer.open_lines(&opened)).await? {
-        return Ok(lines(api.tracer, header, (reader, permit)));
+        return Ok(lines(header, (reader, permit)));
     }
     answer(api, path).await
 }
 
-/// Write a file from its begin, as a shell's `>` does.
+/// Write a file from its begin, as a shell's `>` does, or make a trace instance.
 ///
 /// Of `kprobe_events` and `dynamic_events`: all events are removed first, unless one is enabled. Of
 /// `set_event`: all are disabled first. Of `trace` and `error_log`: they are emptied.
+///
+/// Of `instances/NAME`, with an empty body: the folder is made, as by mkdir.
 #[utoipa::path(put, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "replace_tracefs",
     params(("path" = String, Path, example = "kprobe_events")),
     request_body(content = String, content_type = "text/plain", example = "p:getpid __x64_sys_getpid"),
@@ -161,7 +168,34 @@ pub(crate) async fn replace(
     Path(path): Path<String>,
     PresentBody(text): PresentBody,
 ) -> Result<StatusCode, Problem> {
+    if text.is_empty() && Tracer::is_instance(&path) {
+        blocking(move || api.tracer.make_folder(&path)).await??;
+        return Ok(StatusCode::NO_CONTENT);
+    }
     write(api, path, text, true).await
+}
+
+/// Remove a trace instance, as rmdir does.
+///
+/// Its events go with it. No other folder or file can be removed.
+#[utoipa::path(delete, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "remove_tracefs",
+    params(("path" = String, Path, example = "instances/foo")),
+    responses((status = 204, description = "Removed"), Problems, NeedsGuest, NotFound, Refused))]
+pub(crate) async fn remove(
+    State(api): State<TracefsApi>,
+    Path(path): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let end = Instant::now() + READERS_GO;
+    loop {
+        let (tracer, removed) = (Arc::clone(&api.tracer), path.clone());
+        match blocking(move || tracer.remove_folder(&removed)).await? {
+            Ok(()) => return Ok(StatusCode::NO_CONTENT),
+            Err(error) if error.errno != "EBUSY" || Instant::now() >= end => {
+                return Err(error.into());
+            }
+            Err(_) => sleep(READERS_LOOK).await,
+        }
+    }
 }
 
 /// Write to a file, as a shell's `>>` does.
@@ -212,7 +246,7 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
 
 /// Pages of a file `trace_pipe_raw`.
 async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Response, Problem> {
-    let TracefsApi { tracer, mut closing, .. } = api;
+    let TracefsApi { mut closing, .. } = api;
     let max = query.pages.unwrap_or(PAGES);
     if !(1..=PAGES_MAX).contains(&max) {
         return Err(Problem::malformed(format!("`pages` is from 1 to {PAGES_MAX}")));
@@ -221,12 +255,12 @@ async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Respo
     if wait > WAIT_MAX {
         return Err(Problem::malformed(format!("`wait` is at most {WAIT_MAX} milliseconds")));
     }
-    let mut latest = tracer.engine().events().latest();
+    let mut latest = file.events().latest();
     let end = Instant::now() + Duration::from_millis(wait);
     let taken = loop {
         latest.mark_unchanged();
-        let from = Arc::clone(&tracer);
-        let taken = blocking(move || from.take_pages(file, max)).await?;
+        let from = file.clone();
+        let taken = blocking(move || from.take(max)).await?;
         if !taken.is_empty() {
             break taken;
         }
@@ -240,14 +274,10 @@ async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Respo
 
 /// The file `trace`, `snapshot` or `hist`, part by part: all of it may be many times the memory of
 /// what it shows. The permit is given back when the answer is sent, or its client has gone.
-fn lines(
-    tracer: Arc<Tracer>,
-    header: String,
-    reader: (LinesReader, Option<OwnedSemaphorePermit>),
-) -> Response {
-    let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
-        let part = tracer.next_lines(&mut reader.0)?;
-        Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
+fn lines(header: String, reader: (LinesReader, Option<OwnedSemaphorePermit>)) -> Response {
+    let parts = stream::unfold(reader, |mut reader| async move {
+        let part = reader.0.next()?;
+        Some((Ok::<_, Infallible>(Bytes::from(part)), reader))
     });
     let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);
     ([(header::CONTENT_TYPE, TEXT)], body::Body::from_stream(all)).into_response()
@@ -255,18 +285,16 @@ fn lines(
 
 /// A reader of a file `trace_pipe`.
 struct PipeReader {
-    tracer: Arc<Tracer>,
     file: Pipe,
     latest: watch::Receiver<u64>,
     closing: Closing,
 }
 
-fn pipe(TracefsApi { tracer, closing, .. }: TracefsApi, file: Pipe) -> Response {
-    let latest = tracer.engine().events().latest();
-    let lines =
-        stream::unfold(PipeReader { tracer, file, latest, closing }, |mut reader| async move {
-            Some((Ok::<_, Infallible>(reader.next().await?), reader))
-        });
+fn pipe(TracefsApi { closing, .. }: TracefsApi, file: Pipe) -> Response {
+    let latest = file.events().latest();
+    let lines = stream::unfold(PipeReader { file, latest, closing }, |mut reader| async move {
+        Some((Ok::<_, Infallible>(reader.next().await?), reader))
+    });
     ([(header::CONTENT_TYPE, TEXT)], body::Body::from_stream(lines)).into_response()
 }
 
@@ -276,7 +304,7 @@ impl PipeReader {
         loop {
             // Before reading, so that no event after it is missed.
             self.latest.mark_unchanged();
-            let lines = self.tracer.take_lines(self.file, LINES);
+            let lines = self.file.take(LINES);
             if !lines.is_empty() {
                 return Some(lines.into());
             }

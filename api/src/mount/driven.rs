@@ -46,7 +46,7 @@ const REQUESTS_MAX: usize = 64;
 const ROOT: u64 = 1;
 
 /// Names that there are, for inputs that name them by number.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "events",
     "kprobes",
     "kprobe_events",
@@ -59,6 +59,7 @@ const NAMES: [&str; 12] = [
     "snapshot",
     "e",
     "..",
+    "instances",
 ];
 
 /// The rest of the bytes that requests are made of.

@@ -78,6 +78,13 @@ fn send_attr(done: Result<FileAttr, Errno>, reply: ReplyAttr) {
     }
 }
 
+fn send_entry(done: Result<FileAttr, Errno>, reply: ReplyEntry) {
+    match done {
+        Ok(attr) => reply.entry_with_ttls(&ATTR_TTL, &Duration::ZERO, &attr, Generation(0)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
 fn send_data(done: Result<Bytes, Errno>, reply: ReplyData) {
     match done {
         Ok(data) => reply.data(&data),
@@ -109,12 +116,27 @@ impl Filesystem for TraceFs {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (tree, name) = (self.tree(), name.to_str().map(str::to_owned));
         let work = async move { tree.look_up(parent, name).await };
-        self.answer(request, work, |done| match done {
-            Ok(attr) => {
-                reply.entry_with_ttls(&ATTR_TTL, &Duration::ZERO, &attr, Generation(0));
-            }
-            Err(errno) => reply.error(errno),
-        });
+        self.answer(request, work, |done| send_entry(done, reply));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let (tree, name) = (self.tree(), name.to_str().map(str::to_owned));
+        let work = async move { tree.make_folder(parent, name).await };
+        self.answer(request, work, |done| send_entry(done, reply));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (tree, name) = (self.tree(), name.to_str().map(str::to_owned));
+        let work = async move { tree.remove_folder(parent, name).await };
+        self.answer(request, work, |done| send_empty(done, reply));
     }
 
     fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
@@ -297,7 +319,7 @@ impl Filesystem for TraceFs {
         reply.ok();
     }
 
-    // Folders have only what the service puts there; errnos as of a folder of tracefs.
+    // Otherwise folders have only what the service puts there; errnos as of a folder of tracefs.
 
     fn create(
         &self,
@@ -316,15 +338,7 @@ impl Filesystem for TraceFs {
         reply.error(Errno::EACCES);
     }
 
-    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
-    }
-
     fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EPERM);
-    }
-
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
         reply.error(Errno::EPERM);
     }
 

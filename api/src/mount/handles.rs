@@ -47,9 +47,27 @@ impl Handles {
         open.1.get(&number.0).cloned().ok_or(Errno::EBADF)
     }
 
+    /// Returns true if a file in a folder is open, as deep as it may be.
+    pub(super) fn has_open_in(&self, folder: &TracePath) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.1.values().any(|handle| handle.file().is_some_and(|file| file.is_in(folder)))
+    }
+
     pub(super) fn remove(&self, number: FileHandle) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.1.remove(&number.0);
+    }
+}
+
+impl Handle {
+    /// The path, if it is of a file.
+    fn file(&self) -> Option<&TracePath> {
+        match self {
+            Self::File(file) => Some(&file.path),
+            Self::Pipe(pipe) => Some(pipe.file()),
+            Self::Raw(pipe) => Some(pipe.file()),
+            Self::Folder(_) => None,
+        }
     }
 }
 
@@ -242,6 +260,13 @@ mod tests {
             handles.add(Handle::Folder(OpenFolder::new(TracePath::root()))),
         );
         assert_ne!(a, b);
+        let folder = TracePath::root().child("instances").unwrap().child("a").unwrap();
+        handles.add(Handle::Folder(OpenFolder::new(folder.clone())));
+        assert!(!handles.has_open_in(&folder), "a folder alone");
+        let pipe = handles.add(Handle::Pipe(Pipe::new(folder.child("trace_pipe").unwrap())));
+        assert!(handles.has_open_in(&folder));
+        handles.remove(pipe);
+        assert!(!handles.has_open_in(&folder));
         handles.remove(a);
         assert_eq!(handles.get(a).err(), Some(Errno::EBADF));
         assert!(matches!(&*handles.get(b).unwrap(), Handle::Folder(_)));

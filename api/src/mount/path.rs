@@ -4,6 +4,8 @@ use crate::client::ApiPath;
 
 /// The route that the tracer's folder is at.
 const ROUTE: &str = "tracefs";
+/// The folder of trace instances.
+const INSTANCES: &str = "instances";
 /// Longest name that there is, in bytes, as Linux's own file systems have it.
 const NAME_MAX: usize = 255;
 
@@ -34,6 +36,16 @@ impl TracePath {
         }
         let (folder, name) = self.0.rsplit_once('/').unwrap_or(("", &self.0));
         Some((Self(folder.to_owned()), name))
+    }
+
+    /// Returns true of the folder of trace instances, in which others can be made.
+    pub(super) fn has_instances(&self) -> bool {
+        self.0 == INSTANCES
+    }
+
+    /// Returns true if it is somewhere in a folder.
+    pub(super) fn is_in(&self, folder: &Self) -> bool {
+        self.0.strip_prefix(&folder.0).is_some_and(|rest| rest.starts_with('/'))
     }
 
     /// Where the service has it.
@@ -70,5 +82,10 @@ mod tests {
         assert_eq!(path(&["trace"]).parent(), Some((TracePath::root(), "trace")));
         let deep = path(&["events", "kprobes", "enable"]);
         assert_eq!(deep.parent(), Some((path(&["events", "kprobes"]), "enable")));
+        assert!(deep.is_in(&path(&["events"])) && deep.is_in(&path(&["events", "kprobes"])));
+        for other in [path(&["event"]), path(&["events", "kprobe"]), deep.clone()] {
+            assert!(!deep.is_in(&other), "{other:?}");
+        }
+        assert!(path(&["instances"]).has_instances() && !deep.has_instances());
     }
 }

@@ -41,6 +41,10 @@ impl Pipe {
         Self { file, stream: Mutex::default() }
     }
 
+    pub(super) fn file(&self) -> &TracePath {
+        &self.file
+    }
+
     /// Reads the next bytes, `size` at most; none when the service ends the stream. A read past
     /// that begins another. Bears to be dropped while it waits.
     ///

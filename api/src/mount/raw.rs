@@ -33,6 +33,10 @@ impl RawPipe {
         Self { file, rest: Mutex::default() }
     }
 
+    pub(super) fn file(&self) -> &TracePath {
+        &self.file
+    }
+
     /// Reads the next bytes, `size` at most: whole pages if there is room for one. Bears to be
     /// dropped while it waits.
     ///

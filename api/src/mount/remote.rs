@@ -100,6 +100,19 @@ impl Remote {
         self.send(Method::PUT, file, String::new()).await
     }
 
+    /// Makes a folder.
+    pub(super) async fn make_folder(&self, folder: &TracePath) -> Result<(), Errno> {
+        self.send(Method::PUT, folder, String::new()).await
+    }
+
+    /// Removes a folder.
+    pub(super) async fn remove_folder(&self, folder: &TracePath) -> Result<(), Errno> {
+        let path = folder.api();
+        let _change = self.listings.change();
+        let removed = self.client.call(Method::DELETE, &path, Payload::Empty);
+        self.within(removed).await.map(drop)
+    }
+
     /// Writes to a file, as one write(2).
     pub(super) async fn write(&self, file: &TracePath, text: String) -> Result<(), Errno> {
         self.send(Method::POST, file, text).await

@@ -1,11 +1,13 @@
 //! The files and folders that are mounted, by the kernel's numbers for them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, LockOwner, OpenAccMode, OpenFlags,
 };
+
+use tokio::time::{Instant, sleep};
 
 use super::handles::{FolderEntry, Handle, Handles, OpenFile};
 use super::inodes::Inodes;
@@ -14,6 +16,11 @@ use super::pipe::{self, Pipe};
 use super::raw::{self, RawPipe};
 use super::remote::Remote;
 
+/// How long a removal waits for files to be released, which the kernel asks for some time after the
+/// last task has closed them.
+const RELEASED: Duration = Duration::from_millis(500);
+/// Between two looks at them.
+const LOOK: Duration = Duration::from_millis(10);
 /// Permissions of the root, which no folder lists.
 const ROOT_MODE: u16 = 0o750;
 
@@ -57,6 +64,50 @@ impl Tree {
         let path = name.and_then(|name| folder.child(&name)).ok_or(Errno::ENOENT)?;
         let attr = self.find(&path).await?;
         Ok(FileAttr { ino: self.inodes().look_up(&path), ..attr })
+    }
+
+    /// Makes a folder, and finds it as [`Self::look_up`] does.
+    ///
+    /// # Errors
+    /// EPERM elsewhere than in the folder of trace instances, as in tracefs.
+    pub(super) async fn make_folder(
+        &self,
+        folder: INodeNo,
+        name: Option<String>,
+    ) -> Result<FileAttr, Errno> {
+        let above = self.path(folder)?;
+        if !above.has_instances() {
+            return Err(Errno::EPERM);
+        }
+        // A name that is no text, or has a line's end, is none of the service's.
+        let path = name.as_ref().and_then(|name| above.child(name)).ok_or(Errno::EINVAL)?;
+        self.remote.make_folder(&path).await?;
+        self.look_up(folder, name).await
+    }
+
+    /// Removes a folder.
+    ///
+    /// # Errors
+    /// EPERM elsewhere than in the folder of trace instances; EBUSY while a file in it is open in
+    /// this mount.
+    pub(super) async fn remove_folder(
+        &self,
+        folder: INodeNo,
+        name: Option<String>,
+    ) -> Result<(), Errno> {
+        let above = self.path(folder)?;
+        if !above.has_instances() {
+            return Err(Errno::EPERM);
+        }
+        let path = name.and_then(|name| above.child(&name)).ok_or(Errno::ENOENT)?;
+        let end = Instant::now() + RELEASED;
+        while self.handles.has_open_in(&path) {
+            if Instant::now() >= end {
+                return Err(Errno::EBUSY);
+            }
+            sleep(LOOK).await;
+        }
+        self.remote.remove_folder(&path).await
     }
 
     pub(super) async fn attr(&self, number: INodeNo) -> Result<FileAttr, Errno> {
@@ -349,5 +400,50 @@ mod tests {
         assert_eq!(tree.entries(handle, 2).await.unwrap(), entries[2..]);
         assert_eq!(tree.entries(handle, 3).await.unwrap(), []);
         assert_eq!(tree.entries(handle, 0).await, Err(Errno::ECONNREFUSED));
+    }
+
+    #[tokio::test]
+    async fn folders_are_made_and_removed_among_instances_alone() {
+        let made = Arc::new(Mutex::new(false));
+        let [listed, by_put, by_delete] = [(); 3].map(|()| Arc::clone(&made));
+        let list = async move || match *listed.lock().unwrap() {
+            true => r#"{"entries":[{"name":"foo","kind":"directory","mode":"0750"}]}"#,
+            false => r#"{"entries":[]}"#,
+        };
+        let put = async move || {
+            *by_put.lock().unwrap() = true;
+            StatusCode::NO_CONTENT
+        };
+        let delete = async move || {
+            *by_delete.lock().unwrap() = false;
+            StatusCode::NO_CONTENT
+        };
+        let root = r#"{"entries":[{"name":"instances","kind":"directory","mode":"0750"}]}"#;
+        let router = Router::new()
+            .route("/v1/tracefs", get(async move || root))
+            .route("/v1/tracefs/instances", get(list))
+            .route("/v1/tracefs/instances/foo", get(async || "").put(put).delete(delete));
+        let fake = Fake::serve(router);
+        let hour = std::time::Duration::from_secs(3600);
+        let tree = Tree::new(Remote::with_listings(fake.client(), hour), (7, 8));
+        let foo = || Some("foo".to_owned());
+        assert_eq!(tree.make_folder(INodeNo::ROOT, foo()).await.err(), Some(Errno::EPERM));
+        let instances = number(&tree, INodeNo::ROOT, "instances").await.unwrap();
+        assert_eq!(number(&tree, instances, "foo").await, Err(Errno::ENOENT));
+        let folder = tree.make_folder(instances, foo()).await.unwrap();
+        assert_eq!((folder.kind, folder.perm), (FileType::Directory, 0o750));
+        assert_eq!(number(&tree, instances, "foo").await, Ok(folder.ino));
+        assert_eq!(tree.make_folder(instances, None).await.err(), Some(Errno::EINVAL));
+        assert_eq!(tree.make_folder(folder.ino, foo()).await.err(), Some(Errno::EPERM));
+        assert_eq!(tree.remove_folder(INodeNo::ROOT, foo()).await, Err(Errno::EPERM));
+        let pipe = tree.path(folder.ino).unwrap().child("trace_pipe").unwrap();
+        let open = tree.handles.add(Handle::Pipe(Pipe::new(pipe)));
+        assert_eq!(tree.remove_folder(instances, foo()).await, Err(Errno::EBUSY));
+        let (removed, ()) = tokio::join!(tree.remove_folder(instances, foo()), async {
+            sleep(2 * LOOK).await;
+            tree.handles.remove(open);
+        });
+        assert_eq!(removed, Ok(()), "it was released meanwhile");
+        assert_eq!(number(&tree, instances, "foo").await, Err(Errno::ENOENT));
     }
 }

@@ -37,6 +37,7 @@ pub use facade::backtrace::Frame;
 pub use facade::batch::{Batch, Selection, UnregisterError};
 pub use facade::engine::{Engine, KeptProbes};
 pub use facade::filters::EventField;
+pub use facade::instances::InstanceEventStatus;
 pub use facade::optimize::StopStatistics;
 pub use facade::query::{CodeLine, KernelMemory, ModuleStatus};
 pub use facade::sample::{NewSampler, SampleCounts};

@@ -6,6 +6,7 @@ mod buffer;
 mod consumer;
 mod event;
 mod hit;
+mod instance;
 mod look;
 #[cfg(test)]
 mod model;
@@ -24,6 +25,7 @@ pub use buffer::TraceReader;
 pub use consumer::{Consumer, HitConsumer, MemoryAtHit, RawValue, RecordedHit};
 pub use event::{Bounds, Event, EventPage, StackFrame};
 pub(crate) use hit::Hit;
+pub use instance::TraceInstance;
 pub(crate) use look::field_value;
 pub(crate) use origin::Origin;
 pub use per_cpu::CpuStatistics;

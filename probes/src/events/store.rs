@@ -302,13 +302,23 @@ impl EventStore {
     /// false, and changes nothing, if that is more than [`Self::memory_max`].
     #[must_use]
     pub fn set_memory(&self, bytes: usize) -> bool {
-        let mut kept = self.lock();
         if bytes > self.memory_max {
             return false;
         }
+        self.resize(bytes);
+        true
+    }
+
+    /// As [`Self::set_memory`], whatever the store's limits are.
+    pub(crate) fn resize(&self, bytes: usize) {
+        let mut kept = self.lock();
         kept.hits.limits.bytes = bytes;
         kept.trim();
-        true
+    }
+
+    /// The present limits.
+    pub(crate) fn limits(&self) -> EventLimits {
+        self.lock().hits.limits
     }
 
     /// Events of the file `snapshot`; `None` if there is none.

@@ -58,14 +58,14 @@ pub enum TriggerError {
     TakesSnapshots,
     /// A filter compares a value that is not recorded.
     #[error(
-        "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
-         an argument"
+        "the filter's `{0}` is the user's memory at the hit, and triggers and instances go by what is recorded: \
+         record the text as an argument"
     )]
     UserText(String),
     /// The probe has other actions, or does not record.
     #[error(
-        "the probe does more than to record its hits, or does not: triggers, which look at every hit, are for those \
-         that only record"
+        "the probe does more than to record its hits, or does not: triggers and instances, which look at every hit, \
+         are for those that only record"
     )]
     NotOnlyRecords,
     /// The event that is to be switched does not exist.

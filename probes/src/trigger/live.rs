@@ -10,7 +10,7 @@ use super::tracked::MadeEvent;
 use super::variables::Variables;
 use crate::budget::Share;
 use crate::definition::{Argument, Field, Filter};
-use crate::events::{Control, Hit, Step, field_value};
+use crate::events::{Control, Hit, Step, TraceInstance, field_value};
 
 /// An active trigger.
 pub(crate) struct Live {
@@ -179,9 +179,21 @@ pub(crate) fn switched_events(list: &[Arc<Live>]) -> impl Iterator<Item = (Strin
     list.iter().filter_map(|live| live.switch()).map(|to| (to.group.clone(), to.event.clone()))
 }
 
-/// The triggers of one event. There is at least one, or the event is switched.
+/// A hit for a trace instance.
+pub(crate) type GivenHit = (Arc<TraceInstance>, Hit);
+
+/// A trace instance that has an event enabled, with the event's filter there.
+pub(crate) struct Taker {
+    pub(crate) instance: Arc<TraceInstance>,
+    pub(crate) filter: Option<Arc<Filter<Field>>>,
+}
+
+/// What looks at every hit of one event: triggers, those of other events that switch it, and trace
+/// instances. There is at least one of these.
 pub(crate) struct Triggers {
     list: Vec<Arc<Live>>,
+    /// The trace instances that have the event enabled.
+    takers: Vec<Taker>,
     /// Triggers of other events switch this one: all its hits are recorded meanwhile.
     pub(crate) is_switched: bool,
     /// Some trigger needs the back-trace of each hit.
@@ -190,10 +202,14 @@ pub(crate) struct Triggers {
 
 impl Triggers {
     /// `None` where nothing is to be done with hits.
-    pub(crate) fn new(list: Vec<Arc<Live>>, is_switched: bool) -> Option<Arc<Self>> {
+    pub(crate) fn new(
+        list: Vec<Arc<Live>>,
+        is_switched: bool,
+        takers: Vec<Taker>,
+    ) -> Option<Arc<Self>> {
         let want_stack = list.iter().any(|live| live.wants_stack());
-        let is_needed = is_switched || !list.is_empty();
-        is_needed.then(|| Arc::new(Self { list, is_switched, want_stack }))
+        let is_needed = is_switched || !list.is_empty() || !takers.is_empty();
+        is_needed.then(|| Arc::new(Self { list, takers, is_switched, want_stack }))
     }
 
     /// Number of triggers, and one for those that switch this event.
@@ -209,6 +225,21 @@ impl Triggers {
     /// The newest first, then histograms in the order in which they were set.
     pub(crate) fn list(&self) -> &[Arc<Live>] {
         &self.list
+    }
+
+    /// Adds a copy of the hit for each instance whose filter accepts it. The back-trace is among it
+    /// if `keeps_stack`. Returns true if there is such an instance.
+    pub(crate) fn give(&self, hit: &Hit, keeps_stack: bool, given: &mut Vec<GivenHit>) -> bool {
+        let before = given.len();
+        let accepts = |taker: &&Taker| taker.filter.as_ref().is_none_or(|f| holds(f, hit));
+        for taker in self.takers.iter().filter(accepts) {
+            let mut hit = hit.clone();
+            if !keeps_stack {
+                hit.record.stack.clear();
+            }
+            given.push((Arc::clone(&taker.instance), hit));
+        }
+        given.len() > before
     }
 
     /// Switches events, and gives the steps that a hit triggers, in order. The hit itself is among

@@ -393,7 +393,7 @@ fn triggers(commands: &[&str]) -> Arc<Triggers> {
     let list = fields(LINE);
     let fields = Fields { list: &list, is_return: true, variables: &NoVariables };
     let live = |command: &&str| Arc::new(Live::new(added(command), None, &fields).unwrap());
-    Triggers::new(commands.iter().map(live).collect(), false).expect("there are some")
+    Triggers::new(commands.iter().map(live).collect(), false, Vec::new()).expect("there are some")
 }
 
 /// No events.
@@ -439,8 +439,8 @@ fn a_switch_of_no_effect_does_not_count() {
     let lines: Vec<String> = all.list().iter().map(|live| live.line()).collect();
     let expected = ["enable_event:g:e:count=2", "enable_hist:g:e:unlimited", "traceon:count=2"];
     assert_eq!(lines, expected, "with the times that are left");
-    assert!(Triggers::new(Vec::new(), false).is_none());
-    assert_eq!(Triggers::new(Vec::new(), true).map(|all| all.number()), Some(1));
+    assert!(Triggers::new(Vec::new(), false, Vec::new()).is_none());
+    assert_eq!(Triggers::new(Vec::new(), true, Vec::new()).map(|all| all.number()), Some(1));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The tracer's files, written and read by arbitrary paths and texts over a guest whose kernel has
 //! not begun: lines `W PATH TEXT` (as a shell's `>`), `A PATH TEXT` (as its `>>`, with a `;` for a
-//! newline) and `R PATH`. What is listed in the end can be written again, after all is switched off
-//! and deleted, and returns the same listing.
+//! newline), `R PATH`, `M PATH` and `D PATH` (mkdir and rmdir). What is listed in the end can be
+//! written again, after all is switched off and deleted, and returns the same listing.
 
 use std::sync::{Arc, LazyLock};
 
@@ -53,6 +53,8 @@ fn carry_out(tracer: &Tracer, line: &str) {
         "W" => tracer.truncate(path).and_then(|()| tracer.write(path, &text)),
         "A" => tracer.write(path, &text),
         "R" => tracer.read(path).map(drop),
+        "M" => tracer.make_folder(path),
+        "D" => tracer.remove_folder(path),
         _ => tracer.list(path).map(drop),
     };
     if let Err(error) = done {
@@ -79,11 +81,16 @@ pub(crate) fn run(data: &[u8]) {
     files(&tracer, "", &mut all);
     // The running kernel decides where no probe may be.
     let is_read = |path: &&String| {
-        let raw = tracer.raw_pipe(path).map(|pipe| tracer.take_pages(pipe, 1));
+        let raw = tracer.raw_pipe(path).map(|pipe| pipe.take(1));
         raw.is_none() && !path.ends_with("/blacklist")
     };
     for path in all.iter().filter(is_read) {
         tracer.read(path).expect("what is listed can be read");
+    }
+    let instances = tracer.list("instances").expect("it is there").expect("it is a folder");
+    for instance in instances {
+        let path = format!("instances/{}", instance.name);
+        tracer.remove_folder(&path).expect("nobody reads it");
     }
     let listed = tracer.read("kprobe_events").expect("it is there");
     for (path, text) in [("kprobes/enabled", "1"), ("events/enable", "0")] {

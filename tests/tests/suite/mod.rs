@@ -77,6 +77,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     control::text::CASES,
     tracer::oracle::CASES,
     tracer::event_files::CASES,
+    tracer::instances::CASES,
     tracer::trace_cmd::CASES,
     tracer::trace_files::CASES,
     tracer::tracefs::CASES,

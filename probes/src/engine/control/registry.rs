@@ -10,6 +10,7 @@ use exoprobe_guest::Gva;
 
 use crate::budget::{Budget, Share};
 use crate::definition::ProbeKind;
+use crate::engine::control::instances::InInstances;
 use crate::engine::control::synthetic::Synthetic;
 use crate::engine::patch::slots::Slots;
 use crate::engine::probe::registered::Probe;
@@ -32,6 +33,8 @@ pub(crate) struct Registry {
     pub(crate) sites: Sites,
     /// The probes of each event, in order of registration.
     pub(crate) names: HashMap<(Arc<str>, Arc<str>), Vec<u32>>,
+    /// The events that are, or were, enabled or filtered in trace instances.
+    pub(crate) in_instances: InInstances,
     pub(crate) slots: Slots,
     /// The global switch (kprobes/enabled).
     pub(crate) switched_on: bool,
@@ -164,6 +167,7 @@ impl Registry {
             synthetics: BTreeMap::new(),
             sites: Sites::default(),
             names: HashMap::new(),
+            in_instances: InInstances::default(),
             slots: Slots::default(),
             switched_on: true,
             unwatchable: HashSet::new(),
@@ -213,7 +217,8 @@ impl Registry {
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));
                 if of_event.get().is_empty() {
-                    of_event.remove();
+                    let ((group, event), _) = of_event.remove_entry();
+                    self.in_instances.forget(&group, &event);
                 }
             }
         }
@@ -260,7 +265,7 @@ impl Registry {
     /// that has none.
     fn triggered(&self) -> impl Iterator<Item = (TriggeredEvent<'_>, Arc<Triggers>)> {
         let probes = self.probes.values().map(|registered| &*registered.probe);
-        let triggered = probes.filter(|probe| probe.has_triggers());
+        let triggered = probes.filter(|probe| probe.records_all());
         let probes = triggered.filter_map(|probe| {
             let Probe { id, group, event, .. } = probe;
             Some((TriggeredEvent { group, event, probe: Some(*id) }, probe.triggers()?))

@@ -48,6 +48,12 @@ impl From<Exceeded> for ProbeError {
     }
 }
 
+/// The most memory that a trace instance may take whose events have so many bytes: a snapshot keeps
+/// as many.
+pub(crate) fn of_instance(bytes: usize) -> usize {
+    PROBE.saturating_add(bytes.saturating_mul(2))
+}
+
 /// The most memory that a synthetic event may take, in bytes.
 pub(crate) fn of_synthetic(definition: &SyntheticDefinition) -> usize {
     PROBE + definition.fields.len() * ARGUMENT

@@ -13,8 +13,8 @@ use crate::engine::control::synthetic::Cause;
 use crate::engine::facade::engine::Engine;
 use crate::engine::optimize::filter::LaterFilter;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Consumer, Hit, Origin, Record, RecordedHit, Step};
-use crate::trigger::{MadeEvent, Triggers, holds};
+use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step};
+use crate::trigger::{GivenHit, MadeEvent, Triggers, holds};
 
 /// Most synthetic events that are made of one hit: their triggers may make more of them.
 const MADE_MAX: usize = 64;
@@ -31,11 +31,30 @@ struct Read {
     filter: Option<LaterFilter>,
 }
 
-/// Steps for the store.
+/// What is to be kept.
 struct Taken {
+    /// Steps for the store.
     steps: Vec<Step>,
+    /// Hits for trace instances.
+    given: Vec<GivenHit>,
     /// Number of synthetic events that may still be made.
     may_make: usize,
+}
+
+impl Taken {
+    /// Passes all to the store and to the instances. Returns the number of new events in them.
+    fn keep(&mut self, store: &EventStore) -> usize {
+        let mut kept = store.append(self.steps.drain(..));
+        while let Some((instance, _)) = self.given.first() {
+            let instance = Arc::clone(instance);
+            let is_its = |(of, _): &GivenHit| Arc::ptr_eq(of, &instance);
+            let (its, others) = std::mem::take(&mut self.given).into_iter().partition(is_its);
+            let its: Vec<GivenHit> = its;
+            kept += instance.events().append(its.into_iter().map(|(_, hit)| Step::Keep(hit)));
+            self.given = others;
+        }
+        kept
+    }
 }
 
 /// The probe of a record.
@@ -54,16 +73,22 @@ impl RecordedProbe {
             let (fields, symbols) = (Arc::clone(&origin.fields), origin.symbols.clone());
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
-        let Some(triggers) = &self.triggers else { return taken.steps.push(Step::Keep(hit)) };
         let filter = probe.event_filter.found();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
+        let Some(triggers) = &self.triggers else {
+            return match !probe.sorts_late() || records_events(&hit) {
+                true => taken.steps.push(Step::Keep(hit)),
+                false => self.refuse(),
+            };
+        };
         let keeps_stack = probe.actions.contains(&Action::Stack);
         let (cause, mut made) = (Cause::from(&hit), Vec::new());
+        let given = triggers.give(&hit, keeps_stack, &mut taken.given);
         let steps = &mut taken.steps;
         let shown = triggers.apply(hit, registry, records_events, keeps_stack, steps, &mut made);
         make(registry, made, cause, taken);
-        if !shown {
+        if !shown && !given {
             // It was recorded for its triggers alone.
             self.refuse();
         }
@@ -79,7 +104,6 @@ impl RecordedProbe {
 /// Makes hits of synthetic events, which may have more made by their own triggers.
 fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Taken) {
     let (mut waiting, mut left) = (VecDeque::from(made), MADE_MAX.min(taken.may_make));
-    let steps = &mut taken.steps;
     while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
         let Some(event) = registry.synthetic_named(&definition.name) else { continue };
         let triggers = event.triggers();
@@ -89,7 +113,7 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Tak
         if left == 0 {
             // This one, and those that wait after it.
             let count = 1 + waiting.len() as u64;
-            steps.push(Step::Unmade { vcpu: cause.vcpu(), count });
+            taken.steps.push(Step::Unmade { vcpu: cause.vcpu(), count });
             return;
         }
         left -= 1;
@@ -98,10 +122,12 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Tak
         match triggers {
             Some(triggers) => {
                 let (mut more, shows) = (Vec::new(), |hit: &Hit| event.shows(hit));
+                triggers.give(&hit, false, &mut taken.given);
+                let steps = &mut taken.steps;
                 triggers.apply(hit, registry, shows, false, steps, &mut more);
                 waiting.extend(more);
             }
-            None if event.shows(&hit) => steps.push(Step::Keep(hit)),
+            None if event.shows(&hit) => taken.steps.push(Step::Keep(hit)),
             None => {}
         }
     }
@@ -121,21 +147,21 @@ impl Engine {
         self.drain_as(control, &|probe| probe.triggers())
     }
 
-    /// As [`Self::drain_locked`], where some of these probes have triggers: what they hit so far is
-    /// of before what is about to change.
+    /// As [`Self::drain_locked`], where something looks at all hits of some of these probes: what
+    /// they hit so far is of before what is about to change.
     pub(crate) fn drain_triggered(&self, control: &mut Control, ids: &[u32]) {
-        let mut probes = ids.iter().filter_map(|id| control.registry.probes.get(id));
-        if probes.any(|registered| registered.probe.has_triggers()) {
+        let probes = ids.iter().filter_map(|id| control.registry.probes.get(id));
+        let mut probes = probes.map(|registered| &registered.probe);
+        if probes.any(|probe| probe.records_all() || probe.sorts_late()) {
             self.drain_locked(control);
         }
     }
 
     /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they
     /// had.
-    pub(crate) fn drain_for(&self, control: &mut Control, ids: &[u32], before: &Arc<Triggers>) {
-        self.drain_as(control, &|probe| match ids.contains(&probe.id) {
-            true => Some(Arc::clone(before)),
-            false => probe.triggers(),
+    pub(crate) fn drain_for(&self, control: &mut Control, before: &FxHashMap<u32, Arc<Triggers>>) {
+        self.drain_as(control, &|probe| {
+            before.get(&probe.id).cloned().or_else(|| probe.triggers())
         });
     }
 
@@ -154,7 +180,7 @@ impl Engine {
         }
         batch.sort_by_key(|read| read.record.time);
         let mut sources: FxHashMap<u32, Option<RecordedProbe>> = FxHashMap::default();
-        let mut taken = Taken { steps: Vec::new(), may_make: MADE_IN_DRAIN };
+        let mut taken = Taken { steps: Vec::new(), given: Vec::new(), may_make: MADE_IN_DRAIN };
         let mut moved = 0;
         for Read { vcpu, record, filter } in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
@@ -176,11 +202,11 @@ impl Engine {
                 returns.timed.add(self.clock.nanos(ticks));
             }
             source.take(hit, &control.registry, &mut taken);
-            if taken.steps.len() >= STEPS {
-                moved += self.store.append(taken.steps.drain(..));
+            if taken.steps.len() + taken.given.len() >= STEPS {
+                moved += taken.keep(&self.store);
             }
         }
-        moved + self.store.append(taken.steps.into_iter())
+        moved + taken.keep(&self.store)
     }
 
     /// What the events of a probe have in common: made again only where it has changed.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use arc_swap::ArcSwapOption;
 use exoprobe_guest::{ExitHook, GuestClock};
 use exoprobe_introspect::Btf;
+use rustc_hash::FxHashMap;
 
 use crate::engine::control::register::Registration;
 use crate::engine::control::registry::Registered;
@@ -23,6 +24,7 @@ use crate::error::{BatchError, ProbeError};
 use crate::events::EventStore;
 use crate::status::ProbeStatus;
 use crate::synthetic::SYNTHETIC_GROUP;
+use crate::trigger::Triggers;
 use exoprobe_guest::Guest;
 
 /// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or
@@ -224,8 +226,9 @@ impl Engine {
         // Their triggers go with them.
         self.drain_triggered(&mut control, &ids);
         let switched = control.registry.switched_by(&ids);
-        let triggers = ids.iter().filter_map(|id| control.registry.probes[id].probe.triggers());
-        let are_switched = triggers.into_iter().any(|triggers| triggers.is_switched);
+        let triggers = |id: &u32| Some((*id, control.registry.probes[id].probe.triggers()?));
+        let before: FxHashMap<u32, Arc<Triggers>> = ids.iter().filter_map(triggers).collect();
+        let are_switched = before.values().any(|triggers| triggers.is_switched);
         let mut disarmed = control.disarm_all(guest, &ids);
         disarmed = disarmed.and(self.arm_switched(&mut control, switched));
         let leaving = control.optimizer.take_leaving();
@@ -241,7 +244,8 @@ impl Engine {
             }
         }
         // Their last hits become events while they are still in the books.
-        self.drain_locked(&mut control);
+        control.rings.count(guest.hidden());
+        self.drain_for(&mut control, &before);
         control.forget_all(guest, &ids);
         if are_switched {
             self.drop_lost_switches(&mut control);

@@ -11,6 +11,7 @@ use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::facade::subject::check_recorded;
 use crate::error::ProbeError;
+use crate::trigger::TriggerError;
 
 /// A field of a probe's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,15 +102,20 @@ impl Engine {
         let probes = control.registry.of_ids(&ids);
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        if probes[0].has_triggers() {
+        if probes[0].records_all() {
             for (probe, found) in probes.iter().zip(&found) {
-                let list = &probe.arguments().list;
-                check_recorded(found.as_ref(), list)?;
+                if filter.is_some() && !probe.has_arguments() {
+                    return Err(TriggerError::Pending.into());
+                }
+                check_recorded(found.as_ref(), &probe.arguments().list)?;
             }
         }
         self.drain_triggered(&mut control, &ids);
         self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
+                if check_recorded(found.as_ref(), &probe.arguments().list).is_err() {
+                    probe.sort_no_more();
+                }
                 probe.event_filter.set(filter.clone(), found);
             }
         });

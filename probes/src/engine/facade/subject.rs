@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::definition::{Action, Argument, Field, Filter, ProbeKind, USER_TEXT};
+use crate::definition::{Action, Argument, Field, Filter, ProbeKind, USER_TEXT, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
+use crate::engine::control::instances::EventName;
 use crate::engine::control::registry::Registry;
 use crate::engine::control::synthetic::Synthetic;
 use crate::engine::probe::registered::Probe;
@@ -38,6 +39,14 @@ impl Subject {
         }
     }
 
+    /// Its group and name.
+    pub(super) fn full_name(&self) -> EventName {
+        match self {
+            Self::Probes(probe, _) => (Arc::clone(&probe.group), Arc::clone(&probe.event)),
+            Self::Synthetic(found) => (Arc::clone(&found.group), Arc::clone(&found.event)),
+        }
+    }
+
     /// Its fields, as far as they are known.
     pub(super) fn list(&self) -> Arc<[Argument]> {
         match self {
@@ -47,12 +56,42 @@ impl Subject {
         }
     }
 
+    /// A filter over its records.
+    ///
+    /// # Errors
+    /// [`ProbeError::Filter`], [`TriggerError::UserText`]; [`TriggerError::Pending`] where its
+    /// fields are not known yet.
+    pub(super) fn filter(
+        &self,
+        filter: &WrittenFilter,
+    ) -> Result<Option<Filter<Field>>, ProbeError> {
+        if let Self::Probes(probe, _) = self
+            && !probe.has_arguments()
+        {
+            return Err(TriggerError::Pending.into());
+        }
+        let found = |arguments: &Arguments| {
+            let found = arguments.filter(self.kind(), Some(filter))?;
+            check_recorded(found.as_ref(), &arguments.list)?;
+            Ok(found)
+        };
+        match self {
+            Self::Probes(probe, _) => found(&probe.arguments()),
+            Self::Synthetic(synthetic) => found(&synthetic.arguments),
+        }
+    }
+
     /// Its triggers.
     pub(super) fn triggers(&self) -> Vec<Arc<Live>> {
-        Triggers::list_of(match self {
+        Triggers::list_of(self.looks())
+    }
+
+    /// What looks at all of its hits.
+    pub(super) fn looks(&self) -> Option<Arc<Triggers>> {
+        match self {
             Self::Probes(probe, _) => probe.triggers(),
             Self::Synthetic(synthetic) => synthetic.triggers(),
-        })
+        }
     }
 
     /// The kind of its probes.
@@ -87,15 +126,36 @@ impl Subject {
 
 /// Checks that all hits of a probe can be recorded, and their filter evaluated later.
 pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
-    // All else would be done by hits that are not wanted for it.
-    let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
-    if !records || probe.has_handlers() || probe.consumer.is_some() {
-        return Err(TriggerError::NotOnlyRecords.into());
-    }
+    check_only_records(probe)?;
     if !probe.has_arguments() {
         return Err(TriggerError::Pending.into());
     }
     check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
+}
+
+/// Checks that a probe records its hits and does nothing else: all else would be done by hits that
+/// are not wanted for it.
+fn check_only_records(probe: &Probe) -> Result<(), ProbeError> {
+    let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
+    match !records || probe.has_handlers() || probe.consumer.is_some() {
+        true => Err(TriggerError::NotOnlyRecords.into()),
+        false => Ok(()),
+    }
+}
+
+/// Checks that all hits of a probe can be recorded for trace instances, and the filter of its event
+/// evaluated later.
+///
+/// # Errors
+/// [`TriggerError::NotOnlyRecords`], [`TriggerError::UserText`]; [`TriggerError::Pending`] where
+/// the filter's fields are not known yet.
+pub(super) fn check_shared(probe: &Probe) -> Result<(), ProbeError> {
+    check_only_records(probe)?;
+    match (probe.has_arguments(), probe.event_filter.written()) {
+        (false, Some(_)) => Err(TriggerError::Pending.into()),
+        (false, None) => Ok(()),
+        (true, _) => check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list),
+    }
 }
 
 /// Checks that records have all that a filter compares.

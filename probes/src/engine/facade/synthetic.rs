@@ -60,7 +60,9 @@ impl Engine {
         if is_busy(found, &registry.used_synthetics()) {
             return Err(SyntheticError::Busy(name.to_owned()).into());
         }
-        registry.synthetics.remove(name);
+        if let Some(Synthetic { group, event, .. }) = registry.synthetics.remove(name).as_deref() {
+            registry.in_instances.forget(group, event);
+        }
         Ok(())
     }
 
@@ -75,6 +77,9 @@ impl Engine {
         let in_use = registry.used_synthetics();
         if let Some(busy) = registry.synthetics.values().find(|found| is_busy(found, &in_use)) {
             return Err(SyntheticError::Busy(busy.event.to_string()).into());
+        }
+        for Synthetic { group, event, .. } in registry.synthetics.values().map(|found| &**found) {
+            registry.in_instances.forget(group, event);
         }
         registry.synthetics.clear();
         Ok(())

@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::engine::control::reconcile::Wait;
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
+use crate::engine::facade::replace::Replaced;
 use crate::engine::facade::subject::{Subject, check_recorded, check_records};
 use crate::error::ProbeError;
 use crate::trigger::{
@@ -64,9 +64,15 @@ impl Engine {
         list: Vec<Arc<Live>>,
     ) -> Result<(), ProbeError> {
         match subject {
-            Subject::Probes(_, ids) => self.replace_triggers(control, ids, list),
+            Subject::Probes(probe, ids) => {
+                let is_switched = control.registry.is_switched(&probe.group, &probe.event);
+                let takers = control.registry.in_instances.takers(&subject.full_name());
+                let triggers = Triggers::new(list, is_switched, takers);
+                self.replace_all(control, &[Replaced { ids: ids.clone(), triggers }])
+            }
             Subject::Synthetic(synthetic) => {
-                synthetic.set_triggers(Triggers::new(list, false));
+                let takers = control.registry.in_instances.takers(&subject.full_name());
+                synthetic.set_triggers(Triggers::new(list, false, takers));
                 Ok(())
             }
         }
@@ -99,15 +105,15 @@ impl Engine {
         events: BTreeSet<(String, String)>,
     ) -> Result<(), ProbeError> {
         for (group, event) in events {
-            let Ok(ids) = control.registry.ids(&group, &event).map(<[u32]>::to_vec) else {
+            let Ok(Subject::Probes(probe, ids)) = Subject::find(&control.registry, &group, &event)
+            else {
                 continue;
             };
-            let triggers = control.registry.probes[&ids[0]].probe.triggers();
-            let was_switched = triggers.is_some_and(|triggers| triggers.is_switched);
+            let was_switched = probe.triggers().is_some_and(|triggers| triggers.is_switched);
             if was_switched != control.registry.is_switched(&group, &event) {
                 self.drain_locked(control);
                 let list = control.registry.triggers_of(&ids);
-                self.replace_triggers(control, &ids, list)?;
+                self.replace(control, &Subject::Probes(probe, ids), list)?;
             }
         }
         Ok(())
@@ -205,43 +211,6 @@ impl Engine {
             Some(live.table()?.at_once(&line, &list, symbols.as_ref()))
         });
         Ok(tables.collect())
-    }
-
-    fn replace_triggers(
-        &self,
-        control: &mut Control,
-        ids: &[u32],
-        list: Vec<Arc<Live>>,
-    ) -> Result<(), ProbeError> {
-        let probes = control.registry.of_ids(ids);
-        let is_switched = control.registry.is_switched(&probes[0].group, &probes[0].event);
-        let triggers = Triggers::new(list, is_switched);
-        let before = probes[0].triggers();
-        let arms = before.is_none() && triggers.is_some();
-        if arms {
-            // What was hit so far is not for them.
-            self.drain_locked(control);
-        }
-        self.refit(control, ids, |control| {
-            probes.iter().for_each(|probe| probe.set_triggers(triggers.clone()));
-            control.learn_orc();
-        });
-        let places: BTreeSet<_> = control.registry.places_of(ids);
-        let settled = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
-        if let Some(before) = before {
-            // What was hit meanwhile was recorded for them.
-            self.drain_for(control, ids, &before);
-        }
-        match settled {
-            Err(unsettled) if arms => {
-                probes.iter().for_each(|probe| probe.set_triggers(None));
-                // What could be armed is not to stay so.
-                let _ = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
-                Err(unsettled.error)
-            }
-            // A place that the guest has rewritten does not keep a trigger.
-            Err(_) | Ok(()) => Ok(()),
-        }
     }
 }
 

@@ -38,12 +38,14 @@ pub(crate) struct Probe {
     arguments: ArcSwapOption<Arguments>,
     /// The event's filter.
     pub(crate) event_filter: EventFilter,
-    /// The event's triggers.
+    /// What looks at every hit of the event: triggers, and trace instances.
     triggers: ArcSwapOption<Triggers>,
-    /// Cached from `triggers`, so that a hit need not load it: whether there are any, and whether
-    /// they record back-traces.
-    has_triggers: AtomicBool,
+    /// Cached from `triggers`, so that a hit need not load it: whether there is anything, and
+    /// whether it records back-traces.
+    records_all: AtomicBool,
     wants_stack: AtomicBool,
+    /// All of its hits were recorded at some time: see [`Self::sorts_late`].
+    sorts_late: AtomicBool,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) consumer: Option<Consumer>,
@@ -121,8 +123,9 @@ impl Probe {
             arguments: ArcSwapOption::empty(),
             event_filter: EventFilter::new(definition.filter.clone()),
             triggers: ArcSwapOption::empty(),
-            has_triggers: AtomicBool::new(false),
+            records_all: AtomicBool::new(false),
             wants_stack: AtomicBool::new(false),
+            sorts_late: AtomicBool::new(false),
             role,
             fault_handler,
             consumer,
@@ -143,9 +146,9 @@ impl Probe {
         self.at.store(at.0, Ordering::Relaxed);
     }
 
-    /// Returns true if its event is enabled or has triggers.
+    /// Returns true if its event is enabled, also in a trace instance, or has triggers.
     pub(crate) fn wants_breakpoint(&self) -> bool {
-        self.records_events() || self.has_triggers()
+        self.records_events() || self.records_all()
     }
 
     /// Returns true if its event is enabled: its hits become events.
@@ -165,12 +168,13 @@ impl Probe {
         }
     }
 
-    /// Returns true if it has triggers.
-    pub(crate) fn has_triggers(&self) -> bool {
-        self.has_triggers.load(Ordering::Relaxed)
+    /// Returns true if all of its hits are recorded, whatever its filter: for triggers or trace
+    /// instances.
+    pub(crate) fn records_all(&self) -> bool {
+        self.records_all.load(Ordering::Relaxed)
     }
 
-    /// The triggers of its event.
+    /// What looks at every hit of its event.
     pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
         self.triggers.load_full()
     }
@@ -178,8 +182,21 @@ impl Probe {
     pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
         let wants_stack = triggers.as_ref().is_some_and(|triggers| triggers.want_stack);
         self.wants_stack.store(wants_stack, Ordering::Relaxed);
-        self.has_triggers.store(triggers.is_some(), Ordering::SeqCst);
+        let is_over = triggers.is_none() && self.records_all();
+        self.sorts_late.fetch_or(is_over, Ordering::SeqCst);
+        self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
+    }
+
+    /// Returns true if its records are to be looked at again when they are read, though nothing
+    /// looks at all of its hits any more: some may be of a hit that was under way then.
+    pub(crate) fn sorts_late(&self) -> bool {
+        self.sorts_late.load(Ordering::Relaxed)
+    }
+
+    /// Has its records taken as they are: its filter compares what they do not have.
+    pub(crate) fn sort_no_more(&self) {
+        self.sorts_late.store(false, Ordering::SeqCst);
     }
 
     /// Returns true if its hits are recorded with back-traces, for a trigger.
@@ -217,11 +234,11 @@ impl Probe {
         self.event_filter.set_found(filter);
     }
 
-    /// The filter of records; `None` records all hits. Triggers also run for hits that are not
-    /// shown.
+    /// The filter of records; `None` records all hits: triggers and trace instances also see those
+    /// that are not shown.
     #[inline]
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        match self.event_filter.is_found() && !self.has_triggers() {
+        match self.event_filter.is_found() && !self.records_all() {
             true => self.event_filter.found(),
             false => None,
         }

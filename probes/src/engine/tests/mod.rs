@@ -6,6 +6,7 @@ mod boot;
 mod contention;
 mod guest_patches;
 mod guest_steps;
+mod instances;
 mod many;
 mod modules;
 mod optimize;

@@ -1,5 +1,6 @@
 //! Sessions: written ones, and those made of parts by a fixed seed.
 
+mod instances;
 mod synthetic;
 
 use std::collections::HashSet;
@@ -33,6 +34,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());
+    sessions.extend(instances::all());
     let mut titles = HashSet::new();
     sessions.retain(|session| titles.insert(session.title()));
     sessions

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::faults;
-use super::session::{Answers, Session};
+use super::session::{Answers, Operation, Session};
 
 /// The kernel's package.
 const KERNEL: &str = "linux-image-6.12-cloud-amd64";
@@ -23,7 +23,13 @@ S=$(printf '\001'); W=$(printf '\002'); R=$(printf '\003'); E=$(printf '\004')
 report() { read -r x < /err || x=ok; echo "$W${x##*: }$E"; : > /err; }
 append() { if [ -e "$1" ]; then { echo -n "$2" >> "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
 replace() { if [ -e "$1" ]; then { echo -n "$2" > "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
-show() { echo -n "$R"; if [ -e "$1" ]; then /bin/busybox cat "$1"; else echo absent; fi; echo "$E"; }
+make() { /bin/busybox mkdir "$1" 2> /err; report; }
+remove() { /bin/busybox rmdir "$1" 2> /err; report; }
+show() {
+    echo -n "$R"
+    if [ -d "$1" ]; then /bin/busybox ls -1 "$1"; elif [ -e "$1" ]; then /bin/busybox cat "$1"; else echo absent; fi
+    echo "$E"
+}
 clear() {
     for t in events/kprobes/*/trigger events/g/*/trigger events/synthetic/*/trigger; do
         [ -e $t ] || continue
@@ -34,6 +40,7 @@ clear() {
     done 2> /dev/null
 }
 begin() {
+    for i in instances/*; do [ -d "$i" ] && /bin/busybox rmdir "$i"; done
     echo 0 > events/enable
     clear
     # Histograms whose variables others refer to go after those.
@@ -47,7 +54,7 @@ begin() {
 "#;
 
 /// Texts of errors, as busybox prints them, and their names.
-const ERRORS: [(&str, &str); 16] = [
+const ERRORS: [(&str, &str); 17] = [
     ("Invalid argument", "EINVAL"),
     ("No such file or directory", "ENOENT"),
     ("nonexistent directory", "ENOENT"),
@@ -57,6 +64,7 @@ const ERRORS: [(&str, &str); 16] = [
     ("Bad file descriptor", "EBADF"),
     ("File exists", "EEXIST"),
     ("Device or resource busy", "EBUSY"),
+    ("Not a directory", "ENOTDIR"),
     ("Numerical result out of range", "ERANGE"),
     ("Numerical argument out of domain", "EDOM"),
     ("Argument list too long", "E2BIG"),
@@ -91,7 +99,12 @@ fn script(sessions: &[Session]) -> String {
     for session in sessions {
         script += "begin\n";
         for write in &session.writes {
-            let function = if write.truncates { "replace" } else { "append" };
+            let function = match write.operation {
+                Operation::Append => "append",
+                Operation::Replace => "replace",
+                Operation::MakeFolder => "make",
+                Operation::RemoveFolder => "remove",
+            };
             writeln!(script, "{function} {} {}", quoted(&write.file), quoted(&write.text))
                 .expect("a String takes everything");
         }

@@ -9,7 +9,7 @@ use exoprobe_tests::TestGuest;
 use exoprobe_tracer::{Tracer, TracerError};
 
 use super::faults;
-use super::session::{ABSENT, Answers, Session, Write};
+use super::session::{ABSENT, Answers, Operation, Session, Write};
 
 /// The answers to a session.
 ///
@@ -25,7 +25,7 @@ pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
     for write in &session.writes {
         writes.push(match written(&tracer, write) {
             Ok(()) => "ok",
-            Err(error) if is_absent(&tracer, &write.file) => {
+            Err(error) if write.is_of_file() && is_absent(&tracer, &write.file) => {
                 assert_eq!(error.errno, "ENOENT", "{error}");
                 ABSENT
             }
@@ -35,9 +35,14 @@ pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
             }
         });
     }
-    let read = |file: &String| match tracer.read(file) {
-        Ok(text) => faults::of_ours(&text, &ids),
-        Err(_) => ABSENT.to_owned(),
+    let read = |file: &String| match (tracer.list(file), tracer.read(file)) {
+        (Ok(Some(entries)), _) => {
+            let mut names: Vec<String> = entries.into_iter().map(|entry| entry.name).collect();
+            names.sort();
+            names.join("\n")
+        }
+        (_, Ok(text)) => faults::of_ours(&text, &ids),
+        (_, Err(_)) => ABSENT.to_owned(),
     };
     let reads = session.reads.iter().map(read).collect();
     Answers { writes: writes.into_iter().map(str::to_owned).collect(), reads }
@@ -62,8 +67,11 @@ fn is_absent(tracer: &Tracer, file: &str) -> bool {
 }
 
 fn written(tracer: &Tracer, write: &Write) -> Result<(), TracerError> {
-    if write.truncates {
-        tracer.truncate(&write.file)?;
+    match write.operation {
+        Operation::MakeFolder => return tracer.make_folder(&write.file),
+        Operation::RemoveFolder => return tracer.remove_folder(&write.file),
+        Operation::Replace => tracer.truncate(&write.file)?,
+        Operation::Append => {}
     }
     // A shell does not write nothing.
     if write.text.is_empty() { Ok(()) } else { tracer.write(&write.file, &write.text) }

@@ -1,16 +1,33 @@
 //! Sessions with a tracer: what is written to its files, and which files are read then.
 
-/// One write to a file of the tracing folder.
+/// What is done with a file or folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// A shell's `>>`.
+    Append,
+    /// A shell's `>`.
+    Replace,
+    MakeFolder,
+    RemoveFolder,
+}
+
+/// One write to a file of the tracing folder, or a folder that is made or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) file: String,
-    /// The file is emptied before, as a shell's `>` does.
-    pub(super) truncates: bool,
+    pub(super) operation: Operation,
     pub(super) text: String,
 }
 
-/// Writes, and the files to read after them. Each begins without events and with an empty
-/// error_log.
+impl Write {
+    /// Returns true if it writes a file, which has to be there.
+    pub(super) fn is_of_file(&self) -> bool {
+        matches!(self.operation, Operation::Append | Operation::Replace)
+    }
+}
+
+/// Writes, and the files to read after them: also folders, whose paths end with a `/`. Each begins
+/// without events and instances, and with an empty error_log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) writes: Vec<Write>,
@@ -48,16 +65,24 @@ impl Session {
     }
 
     pub(super) fn append(self, file: &str, text: &str) -> Self {
-        self.write(file, false, text)
+        self.write(file, Operation::Append, text)
     }
 
     pub(super) fn replace(self, file: &str, text: &str) -> Self {
-        self.write(file, true, text)
+        self.write(file, Operation::Replace, text)
     }
 
-    fn write(mut self, file: &str, truncates: bool, text: &str) -> Self {
+    pub(super) fn make_folder(self, path: &str) -> Self {
+        self.write(path, Operation::MakeFolder, "")
+    }
+
+    pub(super) fn remove_folder(self, path: &str) -> Self {
+        self.write(path, Operation::RemoveFolder, "")
+    }
+
+    fn write(mut self, file: &str, operation: Operation, text: &str) -> Self {
         let (file, text) = (file.to_owned(), text.to_owned());
-        self.writes.push(Write { file, truncates, text });
+        self.writes.push(Write { file, operation, text });
         self
     }
 
@@ -70,7 +95,12 @@ impl Session {
     pub(super) fn title(&self) -> String {
         let write = |write: &Write| {
             let text = write.text.replace('\n', "\\n").replace('\t', "\\t");
-            format!("{} {} {text}", write.file, if write.truncates { ">" } else { ">>" })
+            match write.operation {
+                Operation::Append => format!("{} >> {text}", write.file),
+                Operation::Replace => format!("{} > {text}", write.file),
+                Operation::MakeFolder => format!("mkdir {}", write.file),
+                Operation::RemoveFolder => format!("rmdir {}", write.file),
+            }
         };
         let writes = self.writes.iter().filter(|write| write.text != EVENT);
         writes.map(write).collect::<Vec<_>>().join(" ; ").trim_end().to_owned()

@@ -2,6 +2,25 @@
 
 use super::session::{Answers, Session};
 
+/// Files and folders that ours lacks, of an instance and of an event in it (docs/tracer.md).
+const LACKING: [&str; 15] = [
+    "buffer_percent",
+    "buffer_subbuf_size_kb",
+    "free_buffer",
+    "hist",
+    "set_event_notrace_pid",
+    "set_event_pid",
+    "set_ftrace_filter",
+    "set_ftrace_notrace",
+    "set_ftrace_notrace_pid",
+    "set_ftrace_pid",
+    "timestamp_mode",
+    "trace_marker_raw",
+    "tracing_cpumask",
+    "tracing_max_latency",
+    "trigger",
+];
+
 /// Names of the options that both tracers have.
 const OPTIONS: [&str; 5] = ["sym-offset", "sym-addr", "context-info", "irq-info", "markers"];
 
@@ -9,6 +28,7 @@ const OPTIONS: [&str; 5] = ["sym-offset", "sym-addr", "context-info", "irq-info"
 pub(super) fn comparable(mut answers: Answers, session: &Session) -> Answers {
     for (file, text) in session.reads.iter().zip(&mut answers.reads) {
         let shown = match file.rsplit('/').next() {
+            Some("") => by_line(text, |line| (!LACKING.contains(&line)).then(|| line.to_owned())),
             Some("trace") => by_line(text, |line| Some(without_time(line))),
             Some("stats") => by_line(text, |line| Some(without_size(line))),
             Some("trace_options") => by_line(text, |line| {
