@@ -188,8 +188,8 @@ pub(crate) struct Taker {
     pub(crate) filter: Option<Arc<Filter<Field>>>,
 }
 
-/// What looks at every hit of one event: triggers, those of other events that switch it, and trace
-/// instances. There is at least one of these.
+/// All that sees every hit of one event: its triggers, those of other events that switch it, and
+/// trace instances. There is at least one of these.
 pub(crate) struct Triggers {
     list: Vec<Arc<Live>>,
     /// The trace instances that have the event enabled.

@@ -92,7 +92,7 @@ fn is_mapped(at: u64, len: u16) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// What the VMM would read at the hit is recorded, or the VMM reads it.
+    /// The code records the same as the VMM would read at the hit, or the VMM reads it.
     #[test]
     fn arrays_are_recorded_as_they_are_in_memory(
         lens in [1..=MOST, 1..=240_u16], near in 0..3_usize,
@@ -241,7 +241,7 @@ fn records_with_arrays_are_no_longer_than_the_longest() {
 /// A text has the room that arrays leave.
 #[test]
 fn texts_beside_arrays_are_shorter() {
-    /// What two words and an array leave.
+    /// Bytes of a record that two words and an array leave.
     const ROOM: usize = (130 - 2) * 8 - MOST as usize;
     let (base, user) = (Box::new(Value::Register(Register::Si)), true);
     let text = Value::Text { offset: 0, base, user };

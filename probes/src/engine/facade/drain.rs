@@ -31,7 +31,7 @@ struct Read {
     filter: Option<LaterFilter>,
 }
 
-/// What is to be kept.
+/// Hits that are taken and not stored yet.
 struct Taken {
     /// Steps for the store.
     steps: Vec<Step>,

@@ -10,7 +10,7 @@ use crate::engine::facade::engine::Engine;
 use crate::error::ProbeError;
 use crate::trigger::Triggers;
 
-/// What is to look at the hits of one event's probes from now on.
+/// The new triggers and trace instances of one event's probes.
 pub(super) struct Replaced {
     pub(super) ids: Vec<u32>,
     pub(super) triggers: Option<Arc<Triggers>>,

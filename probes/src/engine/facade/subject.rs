@@ -86,7 +86,7 @@ impl Subject {
         Triggers::list_of(self.looks())
     }
 
-    /// What looks at all of its hits.
+    /// Its triggers, and the trace instances that have it enabled.
     pub(super) fn looks(&self) -> Option<Arc<Triggers>> {
         match self {
             Self::Probes(probe, _) => probe.triggers(),

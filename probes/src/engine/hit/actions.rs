@@ -26,6 +26,11 @@ pub(crate) struct Done {
     pub(crate) stop: bool,
 }
 
+impl Done {
+    /// The guest goes on.
+    pub(crate) const CONTINUE: Self = Self { verdict: Verdict::Continue, stop: false };
+}
+
 /// A hit of one probe: the contents of its record.
 pub(crate) struct HitInfo<'a> {
     pub(crate) probe: &'a Probe,
@@ -86,13 +91,13 @@ impl Recorder {
             && !passes(&filter, table, info, hit)
         {
             count(&probe.counters.filtered);
-            return Done { verdict: Verdict::Continue, stop: false };
+            return Done::CONTINUE;
         }
         // Most probes have one of these alone: the others' code costs them nothing here.
         match (&*probe.actions, probe.wants_stack()) {
             ([Action::Count], _) => {
                 count(&probe.counters.filtered);
-                Done { verdict: Verdict::Continue, stop: false }
+                Done::CONTINUE
             }
             ([Action::Record], false) => {
                 let result = self.record(table.symbols.as_ref(), info, hit, &[]);
@@ -106,6 +111,7 @@ impl Recorder {
         }
     }
 
+    /// Runs the actions of a probe that has several, or needs a back-trace.
     #[inline(never)]
     fn act_each(
         &self,
@@ -115,7 +121,7 @@ impl Recorder {
         hit: &mut Hit<'_>,
     ) -> Done {
         let probe = info.probe;
-        let mut done = Done { verdict: Verdict::Continue, stop: false };
+        let mut done = Done::CONTINUE;
         let mut records = false;
         for action in &probe.actions {
             match action {

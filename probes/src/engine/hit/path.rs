@@ -222,7 +222,7 @@ impl HitPath {
 
     /// Runs the enabled probes of a site, in order of registration.
     fn run_probes<'a>(&self, table: &Table, site: &'a Site, hit: &mut Hit<'a>) -> Done {
-        let mut all = Done { verdict: Verdict::Continue, stop: false };
+        let mut all = Done::CONTINUE;
         for probe in site.enabled() {
             match &probe.role {
                 Role::Kprobe { pre_handler, .. } => {

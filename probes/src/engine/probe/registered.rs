@@ -38,7 +38,7 @@ pub(crate) struct Probe {
     arguments: ArcSwapOption<Arguments>,
     /// The event's filter.
     pub(crate) event_filter: EventFilter,
-    /// What looks at every hit of the event: triggers, and trace instances.
+    /// The event's triggers, and the trace instances that have it enabled.
     triggers: ArcSwapOption<Triggers>,
     /// Cached from `triggers`, so that a hit need not load it: whether there is anything, and
     /// whether it records back-traces.
@@ -174,7 +174,7 @@ impl Probe {
         self.records_all.load(Ordering::Relaxed)
     }
 
-    /// What looks at every hit of its event.
+    /// The triggers of its event, and the trace instances that have it enabled.
     pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
         self.triggers.load_full()
     }
