@@ -29,16 +29,17 @@ pub(crate) fn create(
     software: Option<SoftwareKvm>,
 ) -> Result<(VmFd, VcpuFd), KvmError> {
     let vm = kvm.create_vm()?;
+    // These two before the interrupt chips: after them KVM waits many milliseconds for its readers.
+    kvm::request_msr_exits(&vm, true, software)?;
+    // SAFETY: the vCPU's `ProbeExits` has clones of both for as long as it runs.
+    unsafe { kvm::register_memory(&vm, ram, hidden)? };
     vm.set_tss_address(0xfffb_d000)?;
     vm.set_identity_map_address(0xfffb_c000)?;
     vm.create_irq_chip()?;
     vm.create_pit2(kvm_pit_config::default())?;
-    // SAFETY: the vCPU's `ProbeExits` has clones of both for as long as it runs.
-    unsafe { kvm::register_memory(&vm, ram, hidden)? };
     if let Some(quirk) = software {
         vm.enable_cap(&quirk.capability())?;
     }
-    kvm::request_msr_exits(&vm, true, software)?;
     let mut vcpu = vm.create_vcpu(0)?;
     let mut supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
     cpuid::hide_unfit_features(&mut supported, software);

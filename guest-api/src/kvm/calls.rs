@@ -29,7 +29,9 @@ pub fn can_filter_msrs(kvm: &Kvm) -> bool {
 
 /// Makes writes of model-specific registers exit: with `sees_kernel_entry`, those of IA32_GS_BASE,
 /// which report the kernel's entry to the engine; on software-only KVM, those that its quirk needs.
-/// Must be called before the vCPUs of a boot run.
+/// Must be called before the vCPUs of a boot run, and is quickest before the interrupt chips are
+/// created: after them KVM waits 15 ms for their readers (`synchronize_srcu` is not expedited while
+/// a callback is queued).
 ///
 /// # Errors
 /// KVM's.
@@ -43,8 +45,7 @@ pub fn request_msr_exits(
     filter_msrs(vm, &wanted.collect::<Vec<_>>())
 }
 
-/// Makes the guest's writes of `msrs` exit (KVM_EXIT_X86_WRMSR), at most 16. One call for all, as
-/// it takes KVM 15 ms.
+/// Makes the guest's writes of `msrs` exit (KVM_EXIT_X86_WRMSR), at most 16.
 ///
 /// # Errors
 /// KVM's.

@@ -28,7 +28,7 @@ pub(crate) fn run() {
     figure(
         "boot to the workload's prompt",
         &format!("{:.1} s", begun.elapsed().as_secs_f64()),
-        "<= 15 s",
+        "<= 8 s",
     );
     let preflight = least(ROUNDS, || {
         let begun = Instant::now();
@@ -47,7 +47,7 @@ pub(crate) fn run() {
     figure(
         "restore of 32 MiB to the first guest instruction",
         &format!("{restore:.1} ms"),
-        "<= 15 ms",
+        "<= 5 ms",
     );
     let config = TestGuest::config("vmlinux", 1);
     let start = least(ROUNDS, || {
@@ -60,6 +60,6 @@ pub(crate) fn run() {
     figure(
         "start, preflight included, to the first guest instruction",
         &format!("{start:.1} ms"),
-        "<= 50 ms",
+        "<= 15 ms",
     );
 }

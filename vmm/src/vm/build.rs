@@ -145,6 +145,16 @@ fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
     move |source| CreateError::Kvm { step, source }
 }
 
+/// Creates KVM's interrupt chips and timer.
+fn create_chips(fd: &VmFd) -> Result<(), CreateError> {
+    let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
+    fd.set_tss_address(tss).map_err(kvm("set the TSS address"))?;
+    fd.set_identity_map_address(KVM_IDENTITY_MAP.0).map_err(kvm("set the identity map"))?;
+    fd.create_irq_chip().map_err(kvm("create the interrupt chips"))?;
+    let pit = kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
+    fd.create_pit2(pit).map_err(kvm("create the timer"))
+}
+
 impl Builder {
     fn new(
         host: &Host,
@@ -154,16 +164,7 @@ impl Builder {
     ) -> Result<Self, CreateError> {
         let profile = host.profile();
         let fd = host.kvm().create_vm().map_err(kvm("create a VM"))?;
-        let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
-        fd.set_tss_address(tss).map_err(kvm("set the TSS address"))?;
-        fd.set_identity_map_address(KVM_IDENTITY_MAP.0).map_err(kvm("set the identity map"))?;
-        fd.create_irq_chip().map_err(kvm("create the interrupt chips"))?;
-        let pit =
-            kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
-        fd.create_pit2(pit).map_err(kvm("create the timer"))?;
-        if let Some(quirk) = profile.software {
-            fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
-        }
+        // Before the interrupt chips: after them KVM waits many milliseconds for its readers.
         let reports_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
             let step = kvm("hand over writes of model-specific registers");
@@ -172,6 +173,10 @@ impl Builder {
         let hidden = HiddenMemory::new(&ram)?;
         // SAFETY: the machine keeps both until all vCPU threads are gone.
         unsafe { register_memory(&fd, &ram, &hidden) }.map_err(kvm("map guest memory"))?;
+        create_chips(&fd)?;
+        if let Some(quirk) = profile.software {
+            fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
+        }
         let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
         let saved_msrs = msrs.as_slice().to_vec();
         let fd = Arc::new(fd);
