@@ -77,6 +77,7 @@ address! {
 /// # Panics
 /// Never on x86-64.
 #[must_use]
+#[inline]
 pub fn to_usize(n: u64) -> usize {
     usize::try_from(n).expect("usize has 64 bits on x86-64")
 }

@@ -72,9 +72,24 @@ pub struct RamRange {
 #[derive(Clone, Debug)]
 pub struct GuestRam {
     map: Arc<GuestMemoryMmap>,
+    /// Its regions, for hits' look-ups.
+    spans: Arc<[Span]>,
     host_writes: Arc<HostWrites>,
     pagemap: Option<Arc<Pagemap>>,
 }
+
+/// A region of RAM and its mapping.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u64,
+    len: u64,
+    at: *mut u8,
+}
+
+// SAFETY: the mapping is not a thread's own, and all accesses to it are atomic or volatile.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
 
 /// The RAM layout of a machine with `mib` MiB: split around the MMIO gap below 4 GiB.
 #[must_use]
@@ -124,8 +139,12 @@ impl GuestRam {
             }
         }
         let end = Gpa(map.last_addr().0 + 1);
+        let span =
+            |r: &GuestRegionMmap| Span { start: r.start_addr().0, len: r.len(), at: r.as_ptr() };
+        let spans = map.iter().map(span).collect();
         let host_writes = Arc::new(HostWrites::below(end));
-        Ok(Self { map: Arc::new(map), host_writes, pagemap: Pagemap::open().map(Arc::new) })
+        let pagemap = Pagemap::open().map(Arc::new);
+        Ok(Self { map: Arc::new(map), spans, host_writes, pagemap })
     }
 
     /// The memory as crates of rust-vmm take it. Their accesses are volatile, as ours.
@@ -278,16 +297,15 @@ impl GuestRam {
         if !gpa.0.is_multiple_of(size_of::<u64>() as u64) {
             return None;
         }
-        let offset_in = |region: &GuestRegionMmap| {
-            let offset = gpa.0.wrapping_sub(region.start_addr().0);
-            (offset <= region.len().checked_sub(len)?).then_some(offset)
-        };
-        let (region, offset) =
-            self.map.iter().find_map(|region| Some((region, offset_in(region)?)))?;
+        let span = self.spans.iter().find(|span| gpa.0.wrapping_sub(span.start) < span.len)?;
+        let offset = gpa.0 - span.start;
+        if span.len - offset < len {
+            return None;
+        }
         // SAFETY: the words lie inside the region's mapping, as just checked.
-        let at = unsafe { region.as_ptr().add(to_usize(offset)) };
+        let at = unsafe { span.at.add(to_usize(offset)) };
         // SAFETY: they are aligned, as mappings and regions' starts are to pages (`new`), and mmap
-        // initialised them. The mapping stays for as long as `self`; Rust accesses it by raw
+        // initialised them. `map` keeps the mapping for as long as `self`; Rust accesses it by raw
         // pointers and atomics only.
         Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
     }
@@ -305,6 +323,7 @@ impl GuestRam {
 }
 
 impl ReadPhys for GuestRam {
+    #[inline]
     fn read_u64(&self, gpa: Gpa) -> Option<u64> {
         self.word(gpa).map(|word| word.load(Ordering::SeqCst))
     }

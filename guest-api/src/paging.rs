@@ -128,8 +128,19 @@ impl Translation {
     }
 }
 
+/// Address bits that a level translates.
+const LEVEL_BITS: u32 = 9;
+/// Shift of a page table's index, and of that of the level whose entries may map 1 GiB.
+const LAST_SHIFT: u32 = 12;
+const LARGEST_PAGE_SHIFT: u32 = LAST_SHIFT + 2 * LEVEL_BITS;
+
 fn shift(level: u8) -> u32 {
-    12 + 9 * (u32::from(level) - 1)
+    LAST_SHIFT + LEVEL_BITS * (u32::from(level) - 1)
+}
+
+/// The level whose index is at `shift`.
+fn level_of(shift: u32) -> u8 {
+    u8::try_from((shift - LAST_SHIFT) / LEVEL_BITS + 1).expect("at most 5")
 }
 
 /// Physical address of the entry for `gva` in the `table` of `level`.
@@ -139,6 +150,7 @@ pub fn entry_address(table: Gpa, gva: Gva, level: u8) -> Gpa {
     Gpa((table.0 & PTE_ADDR_MASK) + index * 8)
 }
 
+#[inline]
 fn is_canonical(gva: Gva, levels: u8) -> bool {
     let top = gva.0 >> (shift(levels) + 8);
     top == 0 || top == u64::MAX >> (shift(levels) + 8)
@@ -169,19 +181,16 @@ pub fn table_for(
 }
 
 fn read_entry(mem: &impl ReadPhys, table: Gpa, gva: Gva, level: u8) -> Result<u64, PagingError> {
-    let entry = mem
-        .read_u64(entry_address(table, gva, level))
-        .ok_or(PagingError::TableOutsideMemory { table, level })?;
-    if entry & PTE_PRESENT == 0 {
-        return Err(PagingError::NotPresent { gva, level });
-    }
-    Ok(entry)
+    let found = mem.read_u64(entry_address(table, gva, level));
+    let present = found.filter(|entry| entry & PTE_PRESENT != 0);
+    present.ok_or_else(|| no_entry(found, table, gva, level))
 }
 
 /// Translates one address as the CPU does, with the permissions of all levels combined.
 ///
 /// # Errors
 /// [`PagingError`], with the level at which the walk ended.
+#[inline]
 pub fn translate(
     mem: &impl ReadPhys,
     mode: PagingMode,
@@ -190,19 +199,24 @@ pub fn translate(
     if !is_canonical(gva, mode.levels) {
         return Err(PagingError::NonCanonical { gva });
     }
-    let mut table = Gpa(mode.cr3 & PTE_ADDR_MASK);
+    let mut table = mode.cr3 & PTE_ADDR_MASK;
     let (mut allowed, mut denied) = (u64::MAX, 0);
-    let mut level = mode.levels;
+    // Hits walk tables: the level is counted by its shift.
+    let mut shift = shift(mode.levels);
     loop {
-        let entry = read_entry(mem, table, gva, level)?;
+        let found = mem.read_u64(Gpa(table + ((gva.0 >> shift) & 511) * 8));
+        let entry = match found {
+            Some(entry) if entry & PTE_PRESENT != 0 => entry,
+            _ => return Err(no_entry(found, Gpa(table), gva, level_of(shift))),
+        };
         allowed &= entry;
         denied |= entry & PTE_NO_EXECUTE;
-        let large = entry & PTE_LARGE != 0 && level > 1;
-        if large && level > 3 {
-            return Err(PagingError::Reserved { entry, level });
+        let is_large = entry & PTE_LARGE != 0 && shift > LAST_SHIFT;
+        if is_large && shift > LARGEST_PAGE_SHIFT {
+            return Err(PagingError::Reserved { entry, level: level_of(shift) });
         }
-        if level == 1 || large {
-            let page_size = 1u64 << shift(level);
+        if is_large || shift == LAST_SHIFT {
+            let page_size = 1u64 << shift;
             // Bit 12 of a large entry is its PAT bit, not an address bit.
             let base = Gpa(entry & PTE_ADDR_MASK).align_down(page_size);
             return Ok(Translation {
@@ -213,8 +227,17 @@ pub fn translate(
                 executable: denied == 0,
             });
         }
-        table = Gpa(entry & PTE_ADDR_MASK);
-        level -= 1;
+        table = entry & PTE_ADDR_MASK;
+        shift -= LEVEL_BITS;
+    }
+}
+
+/// The reason why a walk ends at an entry.
+#[cold]
+fn no_entry(found: Option<u64>, table: Gpa, gva: Gva, level: u8) -> PagingError {
+    match found {
+        Some(_) => PagingError::NotPresent { gva, level },
+        None => PagingError::TableOutsideMemory { table, level },
     }
 }
 

@@ -10,6 +10,8 @@ use crate::view::{GuestView, ReadError};
 /// Bytes fetched at once while looking for the end of a string; a power of two that divides the
 /// page size, so that a block never crosses a page.
 const STRING_BLOCK: usize = 64;
+/// Bytes of a word.
+const WORD: u64 = 8;
 
 /// Reasons why virtual memory cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +105,16 @@ impl<'a, V: GuestView + ?Sized> VirtualMemory<'a, V> {
     /// # Errors
     /// [`VirtualReadError`], naming the first address that could not be read.
     pub fn read(&self, gva: Gva, buf: &mut [u8]) -> Result<(), VirtualReadError> {
+        // Most values of hits are part of a word, which is read at once.
+        let start = gva.offset_in(WORD);
+        if start + buf.len() as u64 <= WORD
+            && let Ok(word) = self.read_u64(gva.align_down(WORD))
+        {
+            let bytes = word.to_le_bytes();
+            let start = usize::try_from(start).expect("below 8");
+            buf.copy_from_slice(&bytes[start..start + buf.len()]);
+            return Ok(());
+        }
         self.for_each_piece(gva, buf.len(), |gpa, piece| self.view.read_phys(gpa, &mut buf[piece]))
     }
 

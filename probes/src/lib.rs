@@ -15,9 +15,11 @@ mod error;
 mod events;
 pub mod insn;
 mod latency;
+mod seldom;
 mod shared;
 #[cfg(test)]
 mod shuttled;
+mod spares;
 #[cfg(feature = "testing")]
 pub mod search {
     //! The search of RAM, for benches.

@@ -43,17 +43,18 @@ pub(crate) struct Hook {
 
 impl ExitHook for Hook {
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
-        let table = self.hits.table.load();
-        let stop = table.stop_at(context.rip());
-        let prepared = match (stop, &table.view) {
-            (Some(Stop::Probe(site)), Some(view)) => self.prepare(&table, view, site, context),
-            (None, Some(view)) => self.prepare_step(&table, view, context),
-            _ => NOW,
-        };
-        if prepared.is_break() {
-            return BreakpointAction::Resume;
-        }
-        self.hits.breakpoint(&table, stop, context)
+        self.hits.table.with(context.vcpu, |table| {
+            let stop = table.stop_at(context.rip());
+            let prepared = match (stop, &table.view) {
+                (Some(Stop::Probe(site)), Some(view)) => self.prepare(table, view, site, context),
+                (None, Some(view)) => self.prepare_step(table, view, context),
+                _ => NOW,
+            };
+            match prepared {
+                Turn::Continue(()) => self.hits.breakpoint(table, stop, context),
+                Turn::Break(Retry) => BreakpointAction::Resume,
+            }
+        })
     }
 
     fn release(&self, context: &mut HitContext<'_>) {

@@ -13,8 +13,9 @@ use crate::engine::patch::slots::Slot;
 use crate::engine::patch::text::INT3;
 use crate::engine::patch::view::GuestText;
 use crate::engine::patch::view::Overlay;
+use crate::engine::probe::registered::PlacedProbe;
 use crate::engine::probe::registered::Probe;
-use crate::engine::probe::site::{Displacement, Site, SiteProbe, Sites};
+use crate::engine::probe::site::{Displacement, Site, Sites};
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
 use exoprobe_guest::Guest;
@@ -194,7 +195,7 @@ pub(crate) fn join(
     registry.sites.entry(at).or_insert(site);
     registry.change(at, |site| {
         site.step = step;
-        site.probes.push(SiteProbe::new(probe));
+        site.probes.push(PlacedProbe::new(probe));
     });
     Ok(())
 }

@@ -11,7 +11,6 @@ use crate::engine::probe::registered::unwatch_all;
 use crate::error::ProbeError;
 use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
@@ -153,7 +152,7 @@ impl Control {
             table.with_detours(self.optimizer.doorbells(&self.registry.sites), in_guest);
         table.symbols = self.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
         table.orc = self.kernel.running.as_ref().and_then(|kernel| kernel.orc().cloned());
-        self.hits.table.store(Arc::new(table));
+        self.hits.table.store(table);
     }
 }
 

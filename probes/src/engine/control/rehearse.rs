@@ -9,7 +9,8 @@ use crate::engine::control::place::{self, Vetted};
 use crate::engine::control::state::Control;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::rings::Rings;
-use crate::engine::probe::site::{Displacement, SiteProbe, Sites};
+use crate::engine::probe::registered::PlacedProbe;
+use crate::engine::probe::site::{Displacement, Sites};
 
 impl Control {
     /// The places of probes that were checked which would keep their int3s if the probes were
@@ -56,7 +57,7 @@ impl Control {
                 Err(_) => continue,
             };
             let site = Arc::make_mut(sites.entry(at).or_insert(site));
-            site.probes.push(SiteProbe::new(probe));
+            site.probes.push(PlacedProbe::new(probe));
             site.armed |= probe.wants_breakpoint();
             places.insert(at);
         }

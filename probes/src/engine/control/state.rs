@@ -7,6 +7,7 @@ use crate::definition::Action;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::Registry;
 use crate::engine::hit::path::HitPath;
+use crate::engine::hit::table::Table;
 use crate::engine::kernel::state::KernelHints;
 use crate::engine::kernel::state::KernelState;
 use crate::engine::optimize::optimizer::Optimizer;
@@ -73,6 +74,6 @@ impl Control {
         self.kernel.reset();
         self.rings.reset();
         self.guest_patches = GuestPatches::default();
-        self.hits.table.store(Arc::default());
+        self.hits.table.store(Table::default());
     }
 }

@@ -7,6 +7,7 @@ use exoprobe_guest::Gva;
 
 use crate::definition::ReturnMode;
 use crate::detour::FollowedCall;
+use crate::engine::arguments::list::Arguments;
 use crate::engine::hit::actions::HitInfo;
 use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::addresses::CallTracker;
@@ -17,8 +18,8 @@ use crate::engine::probe::fetch::{Kept, keep};
 use crate::engine::probe::handlers::{EntryVerdict, Hit, Instance};
 use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::{KretprobeInstance, RETURN_ADDRESS_LEN, recycle, watch};
-use crate::engine::probe::registered::{Probe, Returns, count};
-use crate::engine::probe::site::{Site, SiteProbe};
+use crate::engine::probe::registered::{PlacedProbe, Probe, Returns, count};
+use crate::engine::probe::site::Site;
 use crate::events::Returned;
 
 /// The method of following a call.
@@ -37,12 +38,12 @@ impl CallTracker {
     pub(crate) fn enter_call(
         &self,
         table: &Table,
-        probe: &Arc<Probe>,
+        probe: &PlacedProbe,
         returns: &Returns,
         hit: &mut Hit<'_>,
     ) {
-        let followed = match &*returns.in_guest.load() {
-            Some(in_guest) => self.follow_within(table, probe, in_guest, hit),
+        let followed = match returns.in_guest.load() {
+            Some(in_guest) => self.follow_within(table, probe, &in_guest, hit),
             None => self.follow(table, probe, returns, hit),
         };
         if followed.is_none() {
@@ -55,7 +56,7 @@ impl CallTracker {
     fn follow(
         &self,
         table: &Table,
-        probe: &Arc<Probe>,
+        probe: &PlacedProbe,
         returns: &Returns,
         hit: &mut Hit<'_>,
     ) -> Option<()> {
@@ -77,11 +78,10 @@ impl CallTracker {
         let ret_addr = self.return_of_stub(table, go_to).unwrap_or(go_to);
         let mut active = returns.instances.take()?;
         active.begin(ret_addr, hit.time);
-        let arguments = probe.arguments();
-        if !arguments.kept.is_empty() {
-            active.kept = keep(&arguments.kept, hit);
+        if !probe.arguments.kept.is_empty() {
+            active.kept = keep(&probe.arguments.kept, hit);
         }
-        active.probe = Some(Arc::clone(probe));
+        active.probe = Some(probe.clone());
         // Before the entry handler: after it, the return is guaranteed.
         let way = match returns.mode {
             ReturnMode::Site if is_watched(table, ret_addr, probe) => Some(FollowVia::Watch),
@@ -170,7 +170,7 @@ impl CallTracker {
     pub(crate) fn follow_within(
         &self,
         table: &Table,
-        probe: &Probe,
+        probe: &PlacedProbe,
         in_guest: &InGuestReturns,
         hit: &mut Hit<'_>,
     ) -> Option<()> {
@@ -182,7 +182,7 @@ impl CallTracker {
         let call = FollowedCall { key, return_to, shows, entered };
         let index = in_guest.pool.claim(&self.hidden, call)?;
         if in_guest.pool.pool.kept > 0 {
-            let arguments = probe.arguments();
+            let arguments = &probe.arguments;
             let kept = keep(&arguments.kept, hit);
             let words = arguments.kept.iter().map(|n| kept[usize::from(*n) - 1]);
             in_guest.pool.keep(&self.hidden, index, words);
@@ -203,7 +203,7 @@ impl CallTracker {
         memory: HitMemory<'a>,
         rsp: Gva,
     ) -> impl Iterator<Item = (Gva, &'a Arc<Probe>)> {
-        let in_site_mode = |probe: &&SiteProbe| {
+        let in_site_mode = |probe: &&PlacedProbe| {
             probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
         };
         site.enabled().filter(in_site_mode).filter_map(move |probe| {
@@ -225,18 +225,13 @@ impl Recorder {
         let mut stop = false;
         let KretprobeInstance { instance, kept, probe, .. } = &mut *active;
         // A probe that is disabled, removed or switched off releases its calls.
-        if let Some(probe) = probe.clone().filter(|probe| is_on(table, probe))
+        if let Some(probe) = probe.as_ref().filter(|probe| is_on(table, probe))
             && let Some(returns) = probe.returns()
         {
             let mut hit = Hit { kept: &*kept, ..hit.of(probe.fault_handler.as_ref()) };
             let Instance { ret_addr, entered, .. } = *instance;
-            stop = self.act_on_return(
-                calls,
-                table,
-                &probe,
-                Returned { to: ret_addr, entered },
-                &mut hit,
-            );
+            let returned = Returned { to: ret_addr, entered };
+            stop = self.act_on_return(calls, table, (probe, &probe.arguments), returned, &mut hit);
             if let Some(handler) = &returns.handler {
                 handler(instance, &mut hit);
             }
@@ -250,11 +245,10 @@ impl Recorder {
         &self,
         calls: &CallTracker,
         table: &Table,
-        probe: &Probe,
+        (probe, arguments): (&Probe, &Arguments),
         returned: Returned,
         hit: &mut Hit<'_>,
     ) -> bool {
-        let arguments = &probe.arguments();
         let info = HitInfo { probe, arguments, at: probe.at(), returned: Some(returned) };
         self.act(calls, table, &info, hit).stop
     }
@@ -283,11 +277,12 @@ impl Recorder {
                     let returned = Returned { to: call.shows, entered };
                     let mut kept = Kept::default();
                     let words = in_guest.pool.kept(hidden, index);
-                    for (n, word) in probe.arguments().kept.iter().zip(words) {
+                    let arguments = probe.arguments();
+                    for (n, word) in arguments.kept.iter().zip(words) {
                         kept[usize::from(*n) - 1] = word;
                     }
                     let mut hit = Hit { kept: &kept, ..hit.of(probe.fault_handler.as_ref()) };
-                    self.act_on_return(calls, table, probe, returned, &mut hit);
+                    self.act_on_return(calls, table, (probe, &arguments), returned, &mut hit);
                 }
                 in_guest.pool.release(hidden, index);
             }

@@ -79,7 +79,14 @@ struct Handled {
 }
 
 /// By vCPU: the hits that the guest's kprobes handle there. Its kernel does so on one vCPU.
-pub(crate) struct GuestSteps(Box<[[Handled; DEPTH]]>);
+pub(crate) struct GuestSteps(Box<[OfVcpu]>);
+
+#[derive(Default)]
+struct OfVcpu {
+    /// Number in use: most returns find none.
+    in_use: AtomicU64,
+    handled: [Handled; DEPTH],
+}
 
 /// The way in which the guest has run the instruction, or is about to.
 enum Ran {
@@ -101,9 +108,12 @@ impl GuestSteps {
         let (key, regs) = (hit.regs.rsp, hit.regs.rdi);
         let Some(of_vcpu) = self.0.get(usize::from(hit.vcpu)) else { return };
         // A second hit of the same entry finds the place of the first one.
-        let with = |key| of_vcpu.iter().find(|h| h.key.load(Ordering::Relaxed) == key);
+        let with = |key| of_vcpu.handled.iter().find(|h| h.key.load(Ordering::Relaxed) == key);
         let Some(handled) = with(key).or_else(|| with(FREE)) else { return };
         if calls.catch_return(table, Gva(key), hit.memory) {
+            if handled.key.load(Ordering::Relaxed) == FREE {
+                of_vcpu.in_use.fetch_add(1, Ordering::Relaxed);
+            }
             handled.site.store(site.0, Ordering::Relaxed);
             handled.regs.store(regs, Ordering::Relaxed);
             handled.key.store(key, Ordering::Relaxed);
@@ -142,16 +152,23 @@ impl GuestSteps {
     pub(crate) fn end(&self, vcpu: u8, key: Gva) -> Option<GuestStep> {
         let handled = self.find(vcpu, key)?;
         handled.key.store(FREE, Ordering::Relaxed);
+        self.0[usize::from(vcpu)].in_use.fetch_sub(1, Ordering::Relaxed);
         Some(handled.step())
     }
 
     pub(crate) fn clear(&self) {
-        self.0.iter().flatten().for_each(|handled| handled.key.store(FREE, Ordering::Relaxed));
+        for of_vcpu in &self.0 {
+            of_vcpu.handled.iter().for_each(|handled| handled.key.store(FREE, Ordering::Relaxed));
+            of_vcpu.in_use.store(0, Ordering::Relaxed);
+        }
     }
 
     fn find(&self, vcpu: u8, key: Gva) -> Option<&Handled> {
         let of_vcpu = self.0.get(usize::from(vcpu))?;
-        of_vcpu.iter().find(|handled| handled.key.load(Ordering::Relaxed) == key.0)
+        if of_vcpu.in_use.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        of_vcpu.handled.iter().find(|handled| handled.key.load(Ordering::Relaxed) == key.0)
     }
 }
 

@@ -7,6 +7,7 @@
 pub(crate) mod actions;
 pub(crate) mod addresses;
 pub(crate) mod calls;
+pub(crate) mod current;
 pub(crate) mod frames;
 pub(crate) mod guest_steps;
 #[cfg(test)]

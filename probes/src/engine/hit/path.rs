@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use exoprobe_guest::hidden::TRAMPOLINES;
 use exoprobe_guest::{BreakpointAction, Gva, HiddenMemory, HitContext};
 
 use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::actions::{Done, HitInfo};
 use crate::engine::hit::addresses::CallTracker;
+use crate::engine::hit::current::CurrentTable;
 use crate::engine::hit::frames::TrampolineTable;
 use crate::engine::hit::guest_steps::{GuestSteps, run_post_handlers};
 use crate::engine::hit::table::{Stop, Table};
@@ -29,7 +30,7 @@ const INT3_LEN: u64 = 1;
 
 /// The part of the engine that vCPU threads share.
 pub(crate) struct HitPath {
-    pub(crate) table: ArcSwap<Table>,
+    pub(crate) table: CurrentTable,
     pub(crate) recorder: Recorder,
     /// Calls that return probes follow.
     pub(crate) calls: CallTracker,
@@ -52,7 +53,7 @@ impl HitPath {
         // A guest from a snapshot may have tasks in slots of the time before.
         let table = Table::new([].iter(), hidden, None, None, Vec::new(), true);
         Self {
-            table: ArcSwap::from_pointee(table),
+            table: CurrentTable::new(vcpus, table),
             recorder: Recorder {
                 rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
                 holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),

@@ -61,6 +61,8 @@ pub(crate) struct Table {
     pub(crate) watching: Vec<Arc<Probe>>,
     /// The global switch. If it is off no probe is hit, even at a breakpoint that a mark keeps.
     pub(crate) switched_on: bool,
+    /// Number of the tables before it.
+    pub(crate) version: u64,
 }
 
 impl Table {
@@ -100,6 +102,7 @@ impl Table {
             in_guest,
             watching,
             switched_on,
+            version: 0,
         }
     }
 

@@ -1,11 +1,11 @@
 //! The filter of an event, of which each of its probes has a copy.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 
 use crate::definition::{Field, Filter, RefusedFilter, WrittenFilter};
+use crate::seldom::Seldom;
 
 /// An event's filter, or the one that was refused last.
 #[derive(Debug, Default)]
@@ -13,9 +13,7 @@ pub(crate) struct EventFilter {
     /// The filter as written.
     written: ArcSwapOption<WrittenFilter>,
     /// The same filter over the fetched arguments; set when these are known.
-    found: ArcSwapOption<Filter<Field>>,
-    /// Cached from `found`, so that a hit without a filter need not load it.
-    is_found: AtomicBool,
+    found: Seldom<Filter<Field>>,
     /// The filter that was refused, if none was set after it.
     refused: ArcSwapOption<RefusedFilter>,
 }
@@ -31,14 +29,9 @@ impl EventFilter {
     }
 
     /// The filter over the fetched arguments; `None` makes all hits events.
-    pub(crate) fn found(&self) -> Option<Arc<Filter<Field>>> {
-        self.found.load_full()
-    }
-
-    /// Returns true if there may be a filter over the fetched arguments.
     #[inline]
-    pub(crate) fn is_found(&self) -> bool {
-        self.is_found.load(Ordering::Acquire)
+    pub(crate) fn found(&self) -> Option<Arc<Filter<Field>>> {
+        self.found.load()
     }
 
     /// The filter that was refused, if none was set after it.
@@ -55,15 +48,7 @@ impl EventFilter {
 
     /// Sets the filter over the fetched arguments, which are known now.
     pub(crate) fn set_found(&self, found: Option<Filter<Field>>) {
-        // A hit that sees the flag sees the filter.
-        let is_found = found.is_some();
-        if is_found {
-            self.found.store(found.map(Arc::new));
-        }
-        self.is_found.store(is_found, Ordering::SeqCst);
-        if !is_found {
-            self.found.store(None);
-        }
+        self.found.store(found.map(Arc::new));
     }
 
     /// Removes the filter, and keeps the one that was refused in its place.

@@ -43,6 +43,9 @@ fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
         Fetch::Comm | Fetch::ConstantText(_) => Some(0),
         Fetch::Stack(_) | Fetch::Memory(_) | Fetch::Deref { .. } => {
             let at = place(body, hit)?;
+            if width == Width::Quad {
+                return hit.read_u64(at).ok();
+            }
             let mut bytes = [0; WORD];
             hit.read(at, &mut bytes[..width.bytes()]).ok()?;
             Some(u64::from_le_bytes(bytes))

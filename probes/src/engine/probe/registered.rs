@@ -1,10 +1,10 @@
 //! A registered probe, shared by the hit path and the registry.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use crossbeam_queue::ArrayQueue;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter};
@@ -18,7 +18,9 @@ use crate::engine::probe::in_guest::InGuestReturns;
 use crate::error::ProbeError;
 use crate::events::Consumer;
 use crate::latency::Timed;
+use crate::seldom::Seldom;
 use crate::shared::{Cell, Parts, Real, Word};
+use crate::spares::Spares;
 use crate::trigger::Triggers;
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
@@ -55,6 +57,26 @@ pub(crate) struct Probe {
     pub(crate) counters: Counters,
 }
 
+/// A probe that is placed, with its arguments, which are resolved before it is hit.
+#[derive(Clone)]
+pub(crate) struct PlacedProbe {
+    probe: Arc<Probe>,
+    pub(crate) arguments: Arc<Arguments>,
+}
+
+impl PlacedProbe {
+    pub(crate) fn new(probe: &Arc<Probe>) -> Self {
+        Self { probe: Arc::clone(probe), arguments: probe.arguments() }
+    }
+}
+
+impl Deref for PlacedProbe {
+    type Target = Arc<Probe>;
+    fn deref(&self) -> &Self::Target {
+        &self.probe
+    }
+}
+
 /// The kind of the probe, with the state of that kind.
 pub(crate) enum Role {
     Kprobe { pre_handler: Option<PreHandler>, post_handler: Option<PostHandler> },
@@ -75,7 +97,7 @@ pub(crate) struct Returns {
     /// Durations of its calls, if they are recorded.
     pub(crate) timed: Timed,
     /// Supplies its instances in place of `instances`, once the guest has code for its returns.
-    pub(crate) in_guest: ArcSwapOption<InGuestReturns>,
+    pub(crate) in_guest: Seldom<InGuestReturns>,
 }
 
 /// A probe's counters: `hits = recorded + filtered + lost`, except during a hit.
@@ -238,10 +260,7 @@ impl Probe {
     /// that are not shown.
     #[inline]
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        match self.event_filter.is_found() && !self.records_all() {
-            true => self.event_filter.found(),
-            false => None,
-        }
+        self.event_filter.found().filter(|_| !self.records_all())
     }
 
     /// Resolves a filter over the fetched arguments, once these are known.
@@ -279,7 +298,7 @@ impl Returns {
             ReturnMode::Trampoline => Box::default(),
         };
         let mode = definition.return_mode;
-        let (sites, in_guest) = (AtomicU32::new(0), ArcSwapOption::empty());
+        let (sites, in_guest) = (AtomicU32::new(0), Seldom::default());
         let timed = Timed::default();
         Self { handler, entry_handler, mode, maxactive, instances, sites, watched, timed, in_guest }
     }
@@ -305,7 +324,7 @@ impl Returns {
 
     /// Its pool and return code, once it has them.
     pub(crate) fn in_guest(&self) -> Option<Arc<InGuestReturns>> {
-        self.in_guest.load_full()
+        self.in_guest.load()
     }
 }
 
@@ -318,7 +337,7 @@ pub(crate) struct KretprobeInstance {
     /// Arguments of the call, for the probe's record.
     pub(crate) kept: Kept,
     /// Its probe while in use: instances outlive the probe's registration.
-    pub(crate) probe: Option<Arc<Probe>>,
+    pub(crate) probe: Option<PlacedProbe>,
     /// The previous instance of the same call.
     pub(crate) next: Option<Box<KretprobeInstance>>,
 }
@@ -368,26 +387,26 @@ pub(crate) struct Instances {
     data_size: usize,
     in_use: AtomicU32,
     /// Spare instances, so that a hit seldom allocates.
-    spare: ArrayQueue<Box<KretprobeInstance>>,
+    spare: Spares<KretprobeInstance>,
 }
 
 impl Instances {
     pub(crate) fn new(most: u32, data_size: usize) -> Self {
         let spare = usize::try_from(most).map_or(SPARE_MOST, |most| most.clamp(1, SPARE_MOST));
-        Self { most, data_size, in_use: AtomicU32::new(0), spare: ArrayQueue::new(spare) }
+        Self { most, data_size, in_use: AtomicU32::new(0), spare: Spares::new(spare) }
     }
 
     /// Takes an instance for a call; `None` if all are in use.
     pub(crate) fn take(&self) -> Option<Box<KretprobeInstance>> {
         let one_more = |in_use| (in_use < self.most).then_some(in_use + 1);
         self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(self.spare.pop().unwrap_or_else(|| Box::new(KretprobeInstance::new(self.data_size))))
+        Some(self.spare.take().unwrap_or_else(|| Box::new(KretprobeInstance::new(self.data_size))))
     }
 
     /// Ends the use that [`Self::take`] began. Frees the instance if enough are spare.
     fn give_back(&self, active: Box<KretprobeInstance>) {
         // Before the count is decremented, so that the next call finds it.
-        let _ = self.spare.push(active);
+        self.spare.give(active);
         self.in_use.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -472,12 +491,14 @@ mod tests {
     fn instances_are_made_for_calls_and_never_more_than_maxactive() {
         const MOST: u32 = 4096;
         let instances = Instances::new(MOST, 8);
-        assert_eq!((instances.in_use(), instances.spare.len()), (0, 0), "none before a call");
+        assert_eq!(instances.in_use(), 0);
+        assert!(instances.spare.take().is_none(), "none before a call");
         let taken: Vec<_> = std::iter::from_fn(|| instances.take()).collect();
         assert_eq!((taken.len(), instances.in_use()), (4096, MOST));
         assert!(instances.take().is_none());
         taken.into_iter().for_each(|active| instances.give_back(active));
-        assert_eq!((instances.in_use(), instances.spare.len()), (0, SPARE_MOST));
+        let spare = std::iter::from_fn(|| instances.spare.take()).count();
+        assert_eq!((instances.in_use(), spare), (0, SPARE_MOST));
         let few = Instances::new(1, 0);
         let one = few.take().unwrap();
         assert!(few.take().is_none());

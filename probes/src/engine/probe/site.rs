@@ -7,11 +7,10 @@ use std::sync::Arc;
 use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::SymbolTable;
 
-use crate::engine::arguments::list::Arguments;
 use crate::engine::patch::slots::Slot;
 use crate::engine::patch::text;
 use crate::engine::patch::view::Overlay;
-use crate::engine::probe::registered::Probe;
+use crate::engine::probe::registered::{PlacedProbe, Probe};
 use crate::insn::Displaced;
 use crate::status::DisplacedBy;
 
@@ -80,27 +79,6 @@ pub(crate) struct GuestCopy {
     pub(crate) slot: Option<Slot>,
 }
 
-/// A probe of a site.
-#[derive(Clone)]
-pub(crate) struct SiteProbe {
-    probe: Arc<Probe>,
-    /// Its arguments there. They are resolved before it joins the site.
-    pub(crate) arguments: Arc<Arguments>,
-}
-
-impl SiteProbe {
-    pub(crate) fn new(probe: &Arc<Probe>) -> Self {
-        Self { probe: Arc::clone(probe), arguments: probe.arguments() }
-    }
-}
-
-impl Deref for SiteProbe {
-    type Target = Arc<Probe>;
-    fn deref(&self) -> &Self::Target {
-        &self.probe
-    }
-}
-
 /// A probed address with its probes and marks. Immutable: a change makes a new one.
 #[derive(Clone)]
 pub(crate) struct Site {
@@ -111,7 +89,7 @@ pub(crate) struct Site {
     /// The slot for stepping, if a probe has a post-handler and emulation is not possible.
     pub(crate) step: Option<Slot>,
     /// In order of registration.
-    pub(crate) probes: Vec<SiteProbe>,
+    pub(crate) probes: Vec<PlacedProbe>,
     /// Return probes in the mode `site` with calls that return here.
     pub(crate) returning: Vec<Arc<Probe>>,
     pub(crate) marks: Vec<InternalBreakpoint>,
@@ -161,7 +139,7 @@ impl Site {
     }
 
     /// The probes of the site that must run.
-    pub(crate) fn enabled(&self) -> impl Iterator<Item = &SiteProbe> {
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = &PlacedProbe> {
         self.probes.iter().filter(|probe| probe.wants_breakpoint())
     }
 
