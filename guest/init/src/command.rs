@@ -45,6 +45,8 @@ pub enum Work<'a> {
     Mmap(u64),
     /// A busy loop in user mode, in milliseconds.
     Spin(u64),
+    /// A loop in user mode that reads the time-stamp counter, in milliseconds.
+    Gap(u64),
     /// `nanosleep`, in milliseconds.
     Sleep(u64),
     /// That many children that run into an int3 of their own and die of SIGTRAP.
@@ -112,6 +114,7 @@ impl Work<'_> {
             Self::Write(_) => "write",
             Self::Mmap(_) => "mmap",
             Self::Spin(_) => "spin",
+            Self::Gap(_) => "gap",
             Self::Sleep(_) => "sleep",
             Self::Trap(_) => "trap",
             Self::Badptr(_) => "badptr",
@@ -448,6 +451,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"write" => Work::Write(words.number("count")?),
         b"mmap" => Work::Mmap(words.number("count")?),
         b"spin" => Work::Spin(words.number("milliseconds")?),
+        b"gap" => Work::Gap(words.number("milliseconds")?),
         b"sleep" => Work::Sleep(words.number("milliseconds")?),
         b"trap" => Work::Trap(words.number("count")?),
         b"badptr" => Work::Badptr(words.number("count")?),

@@ -503,6 +503,12 @@ pub(crate) fn monotonic_ns() -> Result<u64> {
     Ok(time.seconds.wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds))
 }
 
+/// The time-stamp counter.
+pub(crate) fn timestamp() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction, and Linux lets user mode execute it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 pub(crate) fn sleep_ms(ms: u64) -> Result<()> {
     let time = Timespec { seconds: ms / 1000, nanoseconds: ms % 1000 * 1_000_000 };
     // SAFETY: the kernel reads one `struct timespec`; the remainder pointer is null.

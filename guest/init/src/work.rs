@@ -23,7 +23,7 @@ pub(crate) use files::{mount, number, put, toggle};
 pub(crate) use terminal::{echo, winsize};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 27] = [
+pub(crate) const KINDS: [&str; 28] = [
     "getpid",
     "open",
     "fork",
@@ -51,6 +51,7 @@ pub(crate) const KINDS: [&str; 27] = [
     "tcp-full",
     "unix",
     "oom",
+    "gap",
 ];
 
 /// Why work ended early.
@@ -175,6 +176,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Write(count) => write(count, tally),
         Work::Mmap(count) => tally.repeat(count, map_once),
         Work::Spin(ms) => timed(tally, |start| spin(start, ms)),
+        Work::Gap(ms) => gap(ms, tally),
         Work::Trap(count) => tally.repeat(count, trap_once),
         Work::Badptr(count) => tally.repeat(count, bad_pointers_once),
         Work::Vectors(count) => vectors(count, tally),
@@ -318,6 +320,25 @@ fn spin(start: u64, ms: u64) -> Result<(), Failure> {
             core::hint::black_box(round);
         }
     }
+    Ok(())
+}
+
+/// Counts the ticks of the longest time between two readings of the time-stamp counter, in a loop
+/// in user mode.
+fn gap(ms: u64, tally: &Tally) -> Result<(), Failure> {
+    const READINGS_BETWEEN_LOOKS: u32 = 100_000;
+    let start = call("clock_gettime", sys::monotonic_ns())?;
+    let end = start.saturating_add(ms.saturating_mul(1_000_000));
+    let mut longest = 0;
+    while call("clock_gettime", sys::monotonic_ns())? < end {
+        let mut last = sys::timestamp();
+        for _ in 0..READINGS_BETWEEN_LOOKS {
+            let now = sys::timestamp();
+            longest = longest.max(now.saturating_sub(last));
+            last = now;
+        }
+    }
+    tally.add(longest);
     Ok(())
 }
 

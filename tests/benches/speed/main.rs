@@ -6,6 +6,7 @@ mod consumer;
 mod detour;
 mod figure;
 mod hit;
+mod large;
 mod machine;
 mod many;
 mod own_event;
@@ -17,10 +18,11 @@ mod tracer;
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
-    let parts: [(&str, fn()); 11] = [
+    let parts: [(&str, fn()); 12] = [
         ("detour", detour::run),
         ("consumer", consumer::run),
         ("hit", hit::run),
+        ("large", large::run),
         ("own_event", own_event::run),
         ("machine", machine::run),
         ("many", many::run),

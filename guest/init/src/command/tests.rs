@@ -26,6 +26,7 @@ fn parses_every_command() {
         (b"write 4", Command::Work(Work::Write(4))),
         (b"mmap 5", Command::Work(Work::Mmap(5))),
         (b"spin 10", Command::Work(Work::Spin(10))),
+        (b"gap 10", Command::Work(Work::Gap(10))),
         (b"sleep 0", Command::Work(Work::Sleep(0))),
         (b"trap 6", Command::Work(Work::Trap(6))),
         (b"badptr 8", Command::Work(Work::Badptr(8))),

@@ -1,16 +1,18 @@
 //! Makes the guest's text agree with the registry: the only place that arms, disarms and replaces
 //! the hit path's table.
 
+use crate::definition::ReturnMode;
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
 use crate::engine::hit::table::InGuestProbes;
 use crate::engine::hit::table::Table;
 use crate::engine::patch::error::TextError;
 use crate::engine::patch::text;
-use crate::engine::probe::registered::unwatch_all;
+use crate::engine::probe::registered::{Probe, unwatch_all};
 use crate::error::ProbeError;
 use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
@@ -142,7 +144,10 @@ impl Control {
     /// Publishes the present sites to the hit path.
     pub(crate) fn publish(&self, guest: &dyn Guest) {
         let view = self.kernel.running.as_ref().map(|kernel| kernel.view.clone());
-        let watching = self.registry.return_probes().cloned().collect();
+        let returns_to_sites = |probe: &&Arc<Probe>| {
+            probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
+        };
+        let watching = self.registry.return_probes().filter(returns_to_sites).cloned().collect();
         let (sites, on) = (self.registry.sites.values(), self.registry.switched_on);
         let tasks = self.kernel.running.as_ref().and_then(|kernel| kernel.tasks().cloned());
         let table = Table::new(sites, guest.hidden(), view, tasks, watching, on);

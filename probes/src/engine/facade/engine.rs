@@ -1,5 +1,6 @@
 //! The engine of one guest: registration, removal and listing of probes.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -68,6 +69,8 @@ pub struct Engine {
     pub(crate) searches: Mutex<SearchStatistics>,
     /// The last patrol of [`Self::tick`].
     pub(crate) patrolled: Mutex<Option<Instant>>,
+    /// Calls of [`Self::tick`] since the last hit.
+    pub(crate) quiet: AtomicU32,
 }
 
 impl Engine {
@@ -111,6 +114,7 @@ impl Engine {
             kept_kernel,
             searches: Mutex::default(),
             patrolled: Mutex::default(),
+            quiet: AtomicU32::new(0),
         }
     }
 

@@ -94,21 +94,25 @@ impl Recorder {
             return Done::CONTINUE;
         }
         // Most probes have one of these alone: the others' code costs them nothing here.
-        match (&*probe.actions, probe.wants_stack()) {
-            ([Action::Count], _) => {
+        match &*probe.actions {
+            [Action::Count] => {
                 count(&probe.counters.filtered);
                 Done::CONTINUE
             }
-            ([Action::Record], false) => {
-                let result = self.record(table.symbols.as_ref(), info, hit, &[]);
-                let verdict = match result.filter(|_| info.is_entry()) {
-                    Some(value) => leave(hit, value),
-                    None => Verdict::Continue,
-                };
-                Done { verdict, stop: false }
-            }
+            [Action::Record] if !probe.wants_stack() => self.act_by_record(table, info, hit),
             _ => self.act_each(calls, table, info, hit),
         }
+    }
+
+    /// Runs the actions of a probe that records its hits, and no more.
+    #[inline(never)]
+    fn act_by_record(&self, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>) -> Done {
+        let result = self.record(table.symbols.as_ref(), info, hit, &[]);
+        let verdict = match result.filter(|_| info.is_entry()) {
+            Some(value) => leave(hit, value),
+            None => Verdict::Continue,
+        };
+        Done { verdict, stop: false }
     }
 
     /// Runs the actions of a probe that has several, or needs a back-trace.

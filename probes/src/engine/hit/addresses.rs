@@ -22,7 +22,16 @@ impl CallTracker {
     }
 
     /// Returns the true return address of a call whose return address is a stub's.
+    #[inline]
     pub(crate) fn return_of_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
+        match table.in_guest.is_empty() {
+            true => None,
+            false => self.return_of_any_stub(table, found),
+        }
+    }
+
+    #[inline(never)]
+    fn return_of_any_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
         let (_, in_guest) = table.in_guest.at(found)?;
         let index = in_guest.pool.of_stub(found)?;
         Some(in_guest.pool.call(&self.hidden, index)?.shows)

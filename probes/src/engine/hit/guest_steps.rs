@@ -149,6 +149,7 @@ impl GuestSteps {
     }
 
     /// Ends the handler whose return address was at `key`.
+    #[inline]
     pub(crate) fn end(&self, vcpu: u8, key: Gva) -> Option<GuestStep> {
         let handled = self.find(vcpu, key)?;
         handled.key.store(FREE, Ordering::Relaxed);
@@ -163,11 +164,18 @@ impl GuestSteps {
         }
     }
 
+    /// Returns true if the guest handles a hit on this vCPU.
+    #[inline]
+    pub(crate) fn has_any(&self, vcpu: u8) -> bool {
+        let of_vcpu = self.0.get(usize::from(vcpu));
+        of_vcpu.is_some_and(|of_vcpu| of_vcpu.in_use.load(Ordering::Relaxed) > 0)
+    }
+
     fn find(&self, vcpu: u8, key: Gva) -> Option<&Handled> {
-        let of_vcpu = self.0.get(usize::from(vcpu))?;
-        if of_vcpu.in_use.load(Ordering::Relaxed) == 0 {
+        if !self.has_any(vcpu) {
             return None;
         }
+        let of_vcpu = self.0.get(usize::from(vcpu))?;
         of_vcpu.handled.iter().find(|handled| handled.key.load(Ordering::Relaxed) == key.0)
     }
 }

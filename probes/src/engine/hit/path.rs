@@ -144,6 +144,9 @@ impl HitPath {
         context: &mut HitContext<'_>,
     ) -> Option<(Gva, Gva)> {
         table.trampoline_at(context.rip())?;
+        if !self.guest_steps.has_any(context.vcpu) {
+            return None;
+        }
         let key = Gva(context.regs.rsp.wrapping_sub(RETURN_ADDRESS_LEN));
         self.guest_steps.unknown_copy(table, key, &look(table, view, context))
     }
@@ -324,19 +327,27 @@ pub(crate) fn look<'a>(
 }
 
 /// Runs the instruction under the breakpoint, or moves the vCPU to its copy.
+#[inline]
 fn displace(table: &Table, site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     match (site.way, site.step) {
         (Displacement::Emulate, _) => {
             let emulation = site.insn.emulation().expect("Way::Emulate is chosen by it");
             context.sti_shadow = emulation.apply(context.regs) == Shadow::Sti;
             if site.has_post_handler() {
-                run_post_handlers(site, &mut look(table, view, context));
+                end_emulation(table, site, view, context);
             }
         }
         (Displacement::Slot(_), Some(slot)) | (Displacement::Slot(slot), None) => {
             context.regs.rip = slot.gva.0;
         }
     }
+}
+
+/// Runs post-handlers after an emulated instruction. Few sites have any: others' hits do not make
+/// room for it.
+#[inline(never)]
+fn end_emulation(table: &Table, site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
+    run_post_handlers(site, &mut look(table, view, context));
 }
 
 /// Handles the end of a stepped copy: of the site's instruction, or of the guest's copy of it.

@@ -161,6 +161,12 @@ impl InGuestProbes {
         Self(all)
     }
 
+    /// Returns true if no calls are followed in the guest.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The one whose code contains the address.
     pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<InGuestReturns>)> {
         let after = self.0.partition_point(|(_, in_guest)| in_guest.code.start <= at);

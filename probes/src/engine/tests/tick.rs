@@ -22,3 +22,15 @@ fn a_tick_drains_and_patrols_and_comes_sooner_while_there_are_probes() {
     fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.engine.tick(), idle);
 }
+
+#[test]
+fn a_tick_comes_later_while_nothing_is_hit() {
+    let fake = Fake::booted();
+    fake.engine.allow_optimization(false);
+    fake.register("p:far far_off");
+    let busy = fake.engine.tick();
+    let quiet = (0..100).map(|_| fake.engine.tick()).max().unwrap();
+    assert!(quiet > busy, "{quiet:?} {busy:?}");
+    assert_eq!(fake.run(FAR_OFF), 1);
+    assert_eq!(fake.engine.tick(), busy);
+}

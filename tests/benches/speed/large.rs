@@ -1,0 +1,107 @@
+//! A guest with much RAM: 500 probes optimized and removed, and how long that stops it.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use exoprobe_guest::Gpa;
+use exoprobe_probes::{Action, ProbeDefinition, Selection, StopStatistics};
+use exoprobe_tests::{TestGuest, definition};
+use exoprobe_vmm::VmConfig;
+
+use crate::figure::figure;
+
+const PROBES: usize = 500;
+/// MiB of RAM, and MiB of them that the host has memory for.
+const SIZES: [(u64, usize); 3] = [(32, 32), (16 << 10, 0), (16 << 10, 8 << 10)];
+const PAGE: usize = 4096;
+/// Pages of a MiB.
+const PAGES: usize = (1 << 20) / PAGE;
+/// Times that all probes are optimized and removed.
+const ROUNDS: usize = 5;
+/// Milliseconds of the guest's loop: longer than the rounds.
+const LOOP_MS: u64 = 20_000;
+/// Passes of the optimizer, at most.
+const PASSES: usize = 40;
+
+/// Measures and prints.
+pub(crate) fn run() {
+    for (mib, touched) in SIZES {
+        measure(mib, touched);
+    }
+}
+
+fn measure(mib: u64, touched: usize) {
+    let config = VmConfig { memory_mib: mib, ..TestGuest::config("vmlinux", 2) };
+    let begun = Instant::now();
+    let guest = TestGuest::boot(&config);
+    let name = format!("{mib} MiB, {touched} touched");
+    figure(&format!("{name}: booted"), &format!("{:.1} s", begun.elapsed().as_secs_f64()), "");
+    touch(&guest, touched);
+    let probes = definitions(&guest);
+    let before = guest.engine.stop_statistics();
+    figure(&format!("{name}: the guest's longest gap, without"), &gap(&guest, || ()), "");
+    let (mut optimized, mut took) = (0, [0.0_f64; 2]);
+    let with = gap(&guest, || {
+        for _ in 0..ROUNDS {
+            let begun = Instant::now();
+            guest.engine.register(probes.clone()).expect("taken");
+            for _ in 0..PASSES {
+                if guest.engine.optimize().waiting == 0 {
+                    break;
+                }
+            }
+            took[0] = took[0].max(begun.elapsed().as_secs_f64());
+            optimized = guest.engine.list().iter().filter(|probe| probe.optimized).count();
+            let begun = Instant::now();
+            guest.engine.unregister(Selection::all()).expect("they are there");
+            took[1] = took[1].max(begun.elapsed().as_secs_f64());
+        }
+    });
+    figure(&format!("  with {PROBES} probes, {optimized} optimized, {ROUNDS} times"), &with, "");
+    let StopStatistics { stops, longest, .. } = guest.engine.stop_statistics();
+    figure("  stops", &(stops - before.stops).to_string(), "");
+    figure("  the longest stop", &milliseconds(longest.as_secs_f64()), "<= 2 ms");
+    figure("  longest to register and optimize", &milliseconds(took[0]), "");
+    figure("  longest to remove", &milliseconds(took[1]), "");
+    guest.assert_unharmed();
+}
+
+/// Has the host give memory to `mib` MiB of the guest, without a change to any of it.
+fn touch(guest: &TestGuest, mib: usize) {
+    let ram = guest.vm.ram();
+    let all = ram.ranges().into_iter();
+    let pages = all.flat_map(|range| (range.start.0..range.start.0 + range.len).step_by(PAGE));
+    for at in pages.take(mib * PAGES) {
+        ram.word(Gpa(at)).expect("in RAM").fetch_or(0, Ordering::Relaxed);
+    }
+}
+
+/// The first functions of the kernel whose probes would be optimized.
+fn definitions(guest: &TestGuest) -> Vec<ProbeDefinition> {
+    let all = ProbeDefinition { actions: vec![Action::Count], ..definition("p:all/* *") };
+    let all = guest.engine.expand(vec![all], usize::MAX).expect("they match");
+    let accepted = guest.engine.rehearse(all.clone()).expect("it runs").accepted;
+    let fit: HashSet<String> = accepted
+        .into_iter()
+        .filter(|probe| probe.unoptimized_reason.is_none())
+        .filter_map(|probe| probe.symbol_name)
+        .collect();
+    let is_fit = |one: &ProbeDefinition| one.symbol_name.as_ref().is_some_and(|n| fit.contains(n));
+    all.definitions.into_iter().map(|one| one.definition).filter(is_fit).take(PROBES).collect()
+}
+
+/// The longest time that a loop in the guest's user mode was not run, while the host does `act`.
+fn gap(guest: &TestGuest, act: impl FnOnce()) -> String {
+    let ticks = std::thread::scope(|scope| {
+        let guest_loop = scope.spawn(|| guest.work(&format!("gap {LOOP_MS}")));
+        act();
+        guest_loop.join().expect("the loop ends")
+    });
+    let khz = f64::from(guest.vm.clock().khz());
+    milliseconds(f64::from(u32::try_from(ticks).expect("seconds")) / khz / 1e3)
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1e3)
+}
