@@ -100,23 +100,24 @@ impl Control {
         }
         self.registry.unwatchable.retain(|at| !is_lost(at));
         self.text_gone(guest, &lost, wait);
-        let kernel = Arc::new(kernel.with_modules(loaded));
-        self.kernel.running = Some(Arc::clone(&kernel));
-        self.optimizer.note_modules(&kernel);
-        if wait == Wait::ForVcpus {
-            self.unoptimize_unwatched(guest, &kernel);
+        let now = Arc::new(kernel.with_modules(loaded));
+        self.kernel.running = Some(Arc::clone(&now));
+        self.optimizer.note_modules(&now);
+        let jmps = self.jmps_to_judge_again(kernel, &now);
+        match wait {
+            Wait::ForVcpus => self.unoptimize(guest, jmps.iter()),
+            Wait::No => self.guest_patches.in_the_way.extend(jmps),
         }
         self.publish(guest);
         self.advance(guest, wait);
         Ready::Now
     }
 
-    /// Takes out the jmps in modules whose end would not be known in time any more.
-    fn unoptimize_unwatched(&mut self, guest: &dyn Guest, kernel: &Kernel) {
-        let modules = kernel.modules.iter().filter(|loaded| !loaded.is_watched);
+    /// The jmps in modules that were read anew, or whose end would not be known in time any more.
+    fn jmps_to_judge_again(&self, before: &Kernel, now: &Kernel) -> Vec<Gva> {
+        let was_read = |loaded: &Loaded| before.modules.iter().any(|it| it.is_as_read(loaded));
+        let modules = now.modules.iter().filter(|it| !it.is_watched || !was_read(it));
         let texts = modules.map(|loaded| loaded.module.text.clone());
-        let jmps = texts.flat_map(|text| self.optimizer.overlapping(text.start, text.end));
-        let unwatched: Vec<Gva> = jmps.collect();
-        self.unoptimize(guest, unwatched.iter());
+        texts.flat_map(|text| self.optimizer.overlapping(text.start, text.end)).collect()
     }
 }

@@ -178,6 +178,31 @@ fn without_the_breakpoint_at_their_end_modules_keep_int3s() {
 }
 
 #[test]
+fn a_jmp_goes_when_the_tables_of_its_module_change() {
+    let fake = ready();
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    fake.set_modules(&[other(), module(LIVE, WORK)]);
+    fake.engine.patrol();
+    assert!(fake.has_jmp(WORK), "another module came");
+    let at = WORK.wrapping_add(4);
+    fake.entries(&[(TABLES, at), (TABLES.wrapping_add(4), at)]);
+    fake.set_modules(&[SampleModule { extable: (TABLES.0, 1), ..module(LIVE, WORK) }]);
+    fake.engine.patrol();
+    let reason = fake.refusal();
+    assert!(reason.starts_with("jump-into: "), "{reason}");
+    fake.set_modules(&[module(LIVE, WORK)]);
+    fake.engine.patrol();
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    // On a vCPU's thread it waits for the patrol, and the vCPU does not.
+    fake.set_modules(&[SampleModule { extable: (TABLES.0, 1), ..module(LIVE, WORK) }]);
+    fake.pass(MODULE_BEGINS, OTHER);
+    assert!(fake.has_jmp(WORK));
+    fake.engine.patrol();
+    let reason = fake.refusal();
+    assert!(!reason.is_empty() && !fake.has_jmp(WORK), "{reason}");
+}
+
+#[test]
 fn a_module_is_judged_once_its_init_text_has_gone() {
     let fake = ready_with(with_init(LIVE, WORK));
     fake.register("p:init hello:hello_init");
