@@ -50,6 +50,8 @@ pub struct ModuleLayout {
     pub(super) extable: Area,
     pub(super) jump_labels: Option<Area>,
     pub(super) static_calls: Option<Area>,
+    /// A bool, with CONFIG_LIVEPATCH.
+    pub(super) live_patch: Option<usize>,
     pub(super) kallsyms: usize,
     pub(super) table: KallsymsLayout,
 }
@@ -89,6 +91,7 @@ impl ModuleLayout {
             extable: fields.area("extable", "num_exentries")?,
             jump_labels: fields.area("jump_entries", "num_jump_entries").ok(),
             static_calls: fields.area("static_call_sites", "num_static_call_sites").ok(),
+            live_patch: fields.offset("klp", 1).ok(),
             kallsyms: fields.offset("kallsyms", 8)?,
             table: KallsymsLayout::find(types)?,
             len: 0,

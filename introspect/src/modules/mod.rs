@@ -84,6 +84,8 @@ pub struct Module {
     pub jump_labels: ModuleEntries,
     /// Its static calls, likewise.
     pub static_calls: ModuleEntries,
+    /// It is a live patch: the kernel relocates its text when it loads the modules that it patches.
+    pub live_patch: bool,
     /// Its `struct mod_kallsyms`.
     kallsyms: Gva,
 }
@@ -156,6 +158,7 @@ impl ModuleLayout {
             extable: entries(Some(self.extable)),
             jump_labels: entries(self.jump_labels),
             static_calls: entries(self.static_calls),
+            live_patch: self.live_patch.is_some_and(|at| bytes.get(at).is_some_and(|b| *b != 0)),
             kallsyms: Gva(word(bytes, self.kallsyms)),
             name,
         })

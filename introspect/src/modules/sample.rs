@@ -51,6 +51,7 @@ pub fn types(form: Form) -> Sample {
                 ("num_jump_entries", word, bits(304)),
                 ("static_call_sites", pointer, bits(312)),
                 ("num_static_call_sites", word, bits(320)),
+                ("klp", char, bits(324)),
             ]);
             tables.push(("typetab", pointer, 192));
         }
@@ -79,6 +80,9 @@ pub struct SampleModule {
     pub init_text: (u64, u32),
     pub extable: (u64, u32),
     pub jump_labels: (u64, u32),
+    pub static_calls: (u64, u32),
+    /// Since Linux 6.4 only.
+    pub live_patch: bool,
     /// Name, address, size, letter; `U` is of somewhere else.
     pub symbols: Vec<(&'static str, u64, u64, u8)>,
 }
@@ -102,12 +106,15 @@ impl SampleModule {
             (init, size, self.init_text),
             (96, 8, self.extable),
             (296, 8, self.jump_labels),
-            (312, 8, (0, 0)),
+            (312, 8, self.static_calls),
         ];
         let kept = if form == Form::Memories { 5 } else { 3 };
         for (base, size, (at, len)) in areas.into_iter().take(kept) {
             word(put, base, at);
             put(self.at + base + size, &len.to_le_bytes());
+        }
+        if form == Form::Memories {
+            put(self.at + 324, &[u8::from(self.live_patch)]);
         }
         word(put, 288, self.at + KALLSYMS);
         self.write_symbols(put);

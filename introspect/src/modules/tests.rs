@@ -45,6 +45,7 @@ fn two() -> Vec<SampleModule> {
         at: SECOND,
         text: (TEXT + 0x2000, 0x800),
         init_text: (TEXT + 0x4000, 0x400),
+        live_patch: true,
         symbols: vec![
             ("init_module", TEXT + 0x4000, 0x30, b't'),
             ("hello_work", TEXT + 0x2010, 0x20, b't'),
@@ -107,6 +108,8 @@ fn modules_are_listed_in_both_forms() {
         let labels = if form == Form::Memories { 2 } else { 0 };
         assert_eq!(found[0].jump_labels.count, labels);
         assert_eq!(found[1].init_text, Gva(TEXT + 0x4000)..Gva(TEXT + 0x4400));
+        let patches: Vec<bool> = found.iter().map(|module| module.live_patch).collect();
+        assert_eq!(patches, [false, form == Form::Memories]);
     }
     assert_eq!(Image::of(Form::Memories, &[]).list(Form::Memories), Ok(Vec::new()));
 }

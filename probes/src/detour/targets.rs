@@ -117,6 +117,33 @@ impl Targets {
         self.branches.sort_unstable();
     }
 
+    /// Adds each address that a branch in these bytes may lead to, wherever its instructions begin:
+    /// for text that is no function's. Returns the first place that may have an indirect jmp.
+    pub fn add_any(&mut self, start: Gva, bytes: &[u8]) -> Option<Gva> {
+        let at = |offset: usize| start.wrapping_add(offset as u64);
+        for displacement in displacements(bytes) {
+            let displacement = displacement as usize;
+            let four = bytes[displacement..].first_chunk().expect("it is whole");
+            let distance = i64::from(i32::from_le_bytes(*four));
+            self.add(at(displacement + LONG as usize).wrapping_add(distance.cast_unsigned()));
+        }
+        for (offset, pair) in bytes.windows(2).enumerate() {
+            // jcc, loop, jrcxz and jmp.
+            if matches!(pair[0], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb) {
+                let distance = i64::from(pair[1].cast_signed());
+                self.add(at(offset + 2).wrapping_add(distance.cast_unsigned()));
+            }
+        }
+        let mut pairs = bytes.windows(2);
+        pairs.position(|pair| pair[0] == 0xff && is_indirect_jmp(pair[1])).map(at)
+    }
+
+    /// Number of noted branches.
+    #[must_use]
+    pub fn branches(&self) -> usize {
+        self.branches.len()
+    }
+
     /// The functions that are to be decoded before it is known which of the addresses from `at` on
     /// that a jmp covers are targets, and whether a call returns to `at`.
     #[must_use]
@@ -229,6 +256,16 @@ fn displacements(bytes: &[u8]) -> impl Iterator<Item = u32> {
     let opcodes = 0..bytes.len().saturating_sub(LONG as usize);
     let opcodes = opcodes.filter(move |at| may_be(*at));
     opcodes.filter_map(|opcode| u32::try_from(opcode + 1).ok())
+}
+
+/// Returns true if this byte after 0xff makes it a jmp to what an operand says: near, or far, which
+/// is not in a register (Intel SDM vol. 2, A.4).
+fn is_indirect_jmp(modrm: u8) -> bool {
+    match modrm >> 3 & 7 {
+        4 => true,
+        5 => modrm >> 6 != 3,
+        _ => false,
+    }
 }
 
 fn set(bits: &mut [u64], at: u32) {

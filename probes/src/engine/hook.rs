@@ -201,9 +201,9 @@ impl Hook {
 
     /// Handles the coming or going of a module. The breakpoint stays.
     fn follow_modules(&self, event: ModuleEvent) -> Turn {
-        self.with_control(|control, guest| {
-            control.follow_modules(guest, event, Wait::No);
-            NOW
+        self.with_control(|control, guest| match control.follow_modules(guest, event, Wait::No) {
+            Ready::Later => AGAIN,
+            Ready::Now | Ready::Writes => NOW,
         })
     }
 }

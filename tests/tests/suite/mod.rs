@@ -48,6 +48,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     service::jail::CASES,
     service::jail_users::CASES,
     kernels::kernel_6_12::CASES,
+    kernels::module_jmps::CASES,
     control::lifecycle::CASES,
     booting::memory::CASES,
     service::live::CASES,

@@ -132,4 +132,43 @@ proptest! {
             prop_assert_eq!(lazy.follows_call(at(asked)), whole.follows_call(at(asked)));
         }
     }
+
+    /// Wherever its instructions begin.
+    #[test]
+    fn text_of_no_function_may_lead_wherever_a_branch_in_it_does(
+        text in text(),
+        from in 0_usize..16,
+    ) {
+        let (end, from) = (at(text.len() as u64), from.min(text.len()));
+        let mut any = Targets::new(START..end, []);
+        let jmp = any.add_any(START, &text);
+        let mut decoded = Targets::new(START..end, []);
+        decoded.decode(at(from as u64), &text[from..], |_| false);
+        for offset in (0..text.len() as u64).map(at) {
+            prop_assert!(any.contains(offset) || !decoded.contains(offset), "{}", offset);
+        }
+        prop_assert!(jmp.is_some() || decoded.indirect_jump(at(from as u64)).is_none());
+    }
+}
+
+#[test]
+fn padding_leads_nowhere() {
+    let mut padding: Vec<u8> = [0x90, 0xcc, 0].into_iter().flat_map(|byte| [byte; 40]).collect();
+    for nop in [
+        &[0x66, 0x90][..],
+        &[0x0f, 0x1f, 0x00],
+        &[0x0f, 0x1f, 0x40, 0],
+        &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+    ] {
+        padding.extend_from_slice(nop);
+    }
+    let mut targets = Targets::new(START..at(0x1000), []);
+    assert_eq!(targets.add_any(at(0x400), &padding), None);
+    assert!((0..0x1000).all(|offset| !targets.contains(at(offset))));
+    // jmp far [rax] and jmp [rip], but not call [rip], nor the ends of two calls' displacements.
+    let jmp = |bytes: &[u8]| Targets::new(START..at(0x1000), []).add_any(START, bytes);
+    assert_eq!(jmp(&[0x90, 0xff, 0x28]), Some(at(1)));
+    assert_eq!(jmp(&[0xff, 0x25, 0, 0, 0, 0]), Some(START));
+    assert_eq!(jmp(&[0xff, 0x15, 0, 0, 0, 0]), None);
+    assert_eq!(jmp(&[0xe8, 0, 0, 0xff, 0xff, 0xe8, 0, 0, 0xff, 0xff]), None);
 }

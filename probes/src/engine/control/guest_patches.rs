@@ -42,7 +42,7 @@ const OPTIMIZERS: [&str; 2] = ["can_optimize", "arch_prepare_optimized_kprobe"];
 const COPY: &str = "text_poke_memcpy";
 
 /// Whether the guest can go on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
     Now,
     /// It can, and the end of its write must be known.

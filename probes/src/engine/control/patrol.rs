@@ -12,6 +12,7 @@ use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
 
 use exoprobe_guest::Gva;
+use exoprobe_introspect::symbols::TextKind;
 
 impl Control {
     /// Checks whether the text of the probes is unchanged, whether waiting probes can be placed,
@@ -41,6 +42,7 @@ impl Control {
         for site in self.registry.sites.values() {
             if let Some(optimized) = self.optimizer.text_of(guest, site.at) {
                 match optimized {
+                    _ if has_moved(&kernel, site) => changes.lost.push(site.at),
                     Optimized::AsWanted => {}
                     Optimized::Overwritten => changes.rewritten.push(site.at),
                     Optimized::RestChanged => changes.rest.push(site.at),
@@ -120,6 +122,13 @@ enum TextState {
     Rewritten,
     /// No longer mapped there, or not executable.
     Gone,
+}
+
+/// Returns true for a place in a module that is no longer mapped to where it was. The kernel's own
+/// text stays.
+fn has_moved(kernel: &Kernel, site: &Site) -> bool {
+    kernel.symbols.text_kind(site.at) == Some(TextKind::Module)
+        && !kernel.memory().translate(site.at).is_ok_and(|found| found.gpa == site.gpa)
 }
 
 fn text_state(guest: &dyn Guest, kernel: &Kernel, site: &Site) -> TextState {

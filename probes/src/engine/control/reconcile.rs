@@ -117,9 +117,12 @@ impl Control {
         }
     }
 
-    /// Handles text that is about to go, or has gone: removes the int3s that are still in it, and
-    /// marks its probes as gone.
+    /// Handles text that is about to go, or has gone: removes the jmps and int3s that are still in
+    /// it, and marks its probes as gone. On a vCPU's thread there must be no jmps.
     pub(crate) fn text_gone(&mut self, guest: &dyn Guest, lost: &[Gva], wait: Wait) {
+        if wait == Wait::ForVcpus {
+            self.unoptimize(guest, lost.iter());
+        }
         for at in lost {
             let site = &self.registry.sites[at];
             // The memory may be mapped again unchanged, and then no site would answer the int3 in
@@ -138,6 +141,7 @@ impl Control {
         {
             tracing::debug!(%error, "text that has gone");
         }
+        self.optimizer.forget_sites(lost);
         self.registry.lose(lost);
     }
 

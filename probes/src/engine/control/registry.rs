@@ -254,6 +254,14 @@ impl Registry {
         }
     }
 
+    /// Returns true if the engine's breakpoint of this mark is in the guest's text.
+    pub(crate) fn has_armed(&self, mark: InternalBreakpoint) -> bool {
+        let is_there = |site: &Arc<Site>| {
+            !site.marks.is_empty() && site.marks.contains(&mark) && site.armed && !site.clobbered
+        };
+        self.sites.values().any(is_there)
+    }
+
     /// Returns true if a site needs an int3.
     pub(crate) fn is_wanted(&self, site: &Site) -> bool {
         let probed = site.probes.iter().any(|probe| probe.wants_breakpoint());

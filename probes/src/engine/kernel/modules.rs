@@ -1,6 +1,6 @@
 //! The guest's modules that probes may be in, and the kernel's special text in them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use exoprobe_guest::Gva;
@@ -13,7 +13,7 @@ use exoprobe_introspect::{
 
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::reserved::Reserved;
-use crate::engine::kernel::tables::{JUMP_LABELS, RelativeTable, STATIC_CALLS};
+use crate::engine::kernel::tables::{JUMP_LABELS, STATIC_CALLS};
 use crate::engine::kernel::view::KernelView;
 
 /// Memory as the kernel sees it.
@@ -65,13 +65,17 @@ pub(crate) struct Loaded {
     pub(crate) module: Module,
     pub(crate) table: Arc<ModuleTable>,
     special: Arc<Special>,
+    /// Its tables were read while the engine had its breakpoint at the end of modules: since then
+    /// no other module came to its place.
+    pub(crate) is_watched: bool,
 }
 
 /// Text of a module that the kernel treats specially.
 #[derive(Default)]
 struct Special {
     extable: ExceptionTable,
-    jump_labels: HashSet<Gva>,
+    /// The target of each, when it is a jmp.
+    jump_labels: HashMap<Gva, Gva>,
     static_calls: HashSet<Gva>,
 }
 
@@ -83,13 +87,10 @@ impl Special {
         }
         let [extable, jump_labels, static_calls] = all;
         let len = u64::from(extable.count) * exoprobe_introspect::extable::ENTRY_BYTES;
-        let places = |table: &RelativeTable, entries| -> Result<HashSet<Gva>, FollowError> {
-            Ok(table.read_entries(memory, entries)?.into_keys().collect())
-        };
         Ok(Self {
             extable: ExceptionTable::read_range(memory, extable.at, extable.at.wrapping_add(len))?,
-            jump_labels: places(&JUMP_LABELS, jump_labels)?,
-            static_calls: places(&STATIC_CALLS, static_calls)?,
+            jump_labels: JUMP_LABELS.read_entries(memory, jump_labels)?,
+            static_calls: STATIC_CALLS.read_entries(memory, static_calls)?.into_keys().collect(),
         })
     }
 
@@ -113,6 +114,28 @@ impl Loaded {
         Arc::clone(&self.table)
     }
 
+    /// Returns true if `other` has the same text and tables, read at the same time.
+    pub(crate) fn is_as_read(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.special, &other.special) && Arc::ptr_eq(&self.table, &other.table)
+    }
+
+    /// Returns true if the exception table lists the instruction at `at`.
+    pub(crate) fn may_fault(&self, at: Gva) -> bool {
+        self.special.extable.find(at).is_some()
+    }
+
+    /// Returns true if the kernel rewrites the instruction at `at` while it runs.
+    pub(crate) fn is_rewritten(&self, at: Gva) -> bool {
+        let Special { jump_labels, static_calls, .. } = &*self.special;
+        jump_labels.contains_key(&at) || static_calls.contains(&at)
+    }
+
+    /// Targets of jumps according to its tables: static keys' branches and fix-ups.
+    pub(crate) fn jump_targets(&self) -> impl Iterator<Item = Gva> {
+        let Special { extable, jump_labels, .. } = &*self.special;
+        jump_labels.values().copied().chain(extable.fixups().map(|entry| entry.fixup))
+    }
+
     /// The kernel's special treatment of the instruction at `at`, if it forbids a probe.
     pub(crate) fn reserved(&self, at: Gva, faults_show_original: bool) -> Option<Reserved> {
         let Special { extable, jump_labels, static_calls } = &*self.special;
@@ -120,7 +143,7 @@ impl Loaded {
             && (!faults_show_original || fixup.decodes_text())
         {
             Some(Reserved::ExceptionTable)
-        } else if jump_labels.contains(&at) {
+        } else if jump_labels.contains_key(&at) {
             Some(Reserved::JumpLabel)
         } else {
             static_calls.contains(&at).then_some(Reserved::StaticCall)
@@ -144,12 +167,14 @@ impl ModuleEvent {
     }
 }
 
-/// The modules that probes may be in; `None` if they are unchanged.
+/// The modules that probes may be in; `None` if they are unchanged. `is_watched` is true while the
+/// engine has its breakpoint at the end of modules.
 pub(crate) fn read_all(
     layout: &ModuleLayout,
     memory: &KernelMemory<'_>,
     known: &[Arc<Loaded>],
     told: ModuleEvent,
+    is_watched: bool,
 ) -> Result<Option<Vec<Arc<Loaded>>>, FollowError> {
     let list = || -> Result<Vec<Module>, FollowError> {
         let mut modules = layout.list(memory)?;
@@ -157,11 +182,12 @@ pub(crate) fn read_all(
         Ok(modules)
     };
     let mut modules = list()?;
-    if modules.iter().eq(known.iter().map(|loaded| &loaded.module)) {
+    let is_known = known.iter().all(|loaded| loaded.is_watched == is_watched);
+    if is_known && modules.iter().eq(known.iter().map(|loaded| &loaded.module)) {
         return Ok(None);
     }
     for _ in 0..TRIES {
-        let loaded = read_tables(layout, memory, known, modules.clone());
+        let loaded = read_tables(layout, memory, known, modules.clone(), is_watched);
         // The guest runs, and may have changed its list meanwhile.
         let again = list()?;
         if again == modules {
@@ -172,17 +198,21 @@ pub(crate) fn read_all(
     Err(FollowError::Changing)
 }
 
-/// Reads the special text of these modules, unless it is known.
+/// Reads the symbols and the special text of these modules, unless they are known.
 fn read_tables(
     layout: &ModuleLayout,
     memory: &KernelMemory<'_>,
     loaded: &[Arc<Loaded>],
     modules: Vec<Module>,
+    is_watched: bool,
 ) -> Result<Vec<Arc<Loaded>>, FollowError> {
     let (mut room, mut special_room) = (Room::default(), SPECIAL_MAX);
     let mut all = Vec::with_capacity(modules.len());
     for module in modules {
-        let known = loaded.iter().find(|known| known.module.has_text_of(&module));
+        // One that is read unwatched may be another by the time that it is watched.
+        let holds = |known: &&Arc<Loaded>| known.is_watched || !is_watched;
+        let mut known = loaded.iter().filter(holds);
+        let known = known.find(|known| known.module.has_text_of(&module));
         let (table, special) = match known {
             Some(known) => (Arc::clone(&known.table), Arc::clone(&known.special)),
             None => {
@@ -193,7 +223,7 @@ fn read_tables(
         };
         room = room.without(&table).ok_or(FollowError::TooMuch)?;
         special_room = special_room.checked_sub(special.len()).ok_or(FollowError::TooMuch)?;
-        all.push(Arc::new(Loaded { module, table, special }));
+        all.push(Arc::new(Loaded { module, table, special, is_watched }));
     }
     Ok(all)
 }

@@ -245,6 +245,11 @@ impl Kernel {
         Self { symbols, modules: modules.into(), ..self.clone() }
     }
 
+    /// The module that has `at` in its text.
+    pub(crate) fn module_at(&self, at: Gva) -> Option<&Arc<Loaded>> {
+        self.modules.iter().find(|loaded| loaded.has(at))
+    }
+
     /// Memory as the kernel sees it.
     pub(crate) fn memory(&self) -> VirtualMemory<'_, KernelView> {
         VirtualMemory::with_mode(&self.view, self.mode_now())

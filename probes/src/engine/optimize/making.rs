@@ -5,22 +5,22 @@ use std::sync::Arc;
 use crate::engine::optimize::candidate::{assembler, check, places};
 use exoprobe_guest::Gva;
 use exoprobe_guest::hidden::HiddenError;
-use exoprobe_introspect::symbols::TextKind;
 
 use crate::detour::{
     Block, BlockAction, Detour, DetourEnv, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN, Value,
 };
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
+use crate::engine::optimize::grounds::{Unjudged, check_module};
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::Where;
-use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::optimize::wanted::wanted;
 use crate::engine::optimize::wanted::{Wanted, Work};
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
+use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
 use crate::insn;
@@ -39,7 +39,7 @@ impl Optimizer {
         site: &Site,
     ) -> Result<OptimizedSite, Arc<str>> {
         // Before the memory of the rings is mapped.
-        check_text_kind(kernel, site)?;
+        check_module(kernel, site.at).map_err(|why| of_module(&why))?;
         let env = rings.detour_env(guest, kernel)?;
         let (wanted, region) = self.plan(sites, switched_on, kernel, &env, site)?;
         let covered = region.end().0 - site.at.0;
@@ -110,7 +110,11 @@ impl Optimizer {
         env: &DetourEnv,
         site: &Site,
     ) -> Result<(), Arc<str>> {
-        check_text_kind(kernel, site)?;
+        match check_module(kernel, site.at) {
+            // The probes would have the breakpoint set.
+            Err(Unjudged::Unwatched) if InternalBreakpoint::ModuleEnds.is_of(&kernel.symbols) => {}
+            checked => checked.map_err(|why| of_module(&why))?,
+        }
         let (wanted, region) = self.plan(sites, switched_on, kernel, env, site)?;
         // Any place of hidden memory is as good.
         let (at, mut blocks) = (env.hidden.start, Vec::with_capacity(wanted.len()));
@@ -182,10 +186,12 @@ impl Optimizer {
             return checked.clone();
         }
         let text = GuestText::new(sites, &self.installed);
-        let ground = self.ground.get_or_insert_with(|| TextInfo::new(text, kernel));
-        ground.learn(text, at);
-        let checked = check(text, kernel, ground, at).map(Arc::new);
-        let checked = checked.map_err(|why| Arc::from(format!("{}: {why}", why.rule())));
+        let checked = match self.grounds.learn(text, kernel, at) {
+            Ok(ground) => check(text, kernel, ground, at)
+                .map(Arc::new)
+                .map_err(|why| Arc::from(format!("{}: {why}", why.rule()))),
+            Err(why) => Err(of_module(&why)),
+        };
         self.checked.insert(at, checked.clone());
         checked
     }
@@ -196,13 +202,8 @@ fn count_of(kept: &[Value]) -> u16 {
     u16::try_from(kept.len()).expect("at most 16 arguments")
 }
 
-fn check_text_kind(kernel: &Kernel, site: &Site) -> Result<(), &'static str> {
-    match kernel.symbols.text_kind(site.at) {
-        Some(TextKind::Module) => {
-            Err("module: jumps into the middle of a module's functions are not known")
-        }
-        _ => Ok(()),
-    }
+fn of_module(why: &Unjudged) -> Arc<str> {
+    format!("module: {why}").into()
 }
 
 /// Maps the extension of hidden memory if it is needed, and checks it if it is mapped. Where it

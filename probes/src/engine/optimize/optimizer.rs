@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use exoprobe_guest::HiddenMemory;
 use exoprobe_guest::{Gpa, GuestRam, Gva};
+use exoprobe_introspect::symbols::TextKind;
 
 use crate::detour::{JMP_LEN, Region};
 use crate::engine::hit::table::InGuestProbes;
 use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
+use crate::engine::optimize::grounds::Grounds;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::{Retired, Space, is_in_more};
-use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::in_guest::InGuestReturns;
@@ -41,7 +42,8 @@ pub(crate) struct Optimizer {
     /// The switch debug.kprobes-optimization.
     pub(crate) allowed: bool,
     pub(super) installed: Installed,
-    /// Results of the safety check, valid until the kernel is booted again.
+    /// Results of the safety check, valid until the kernel is booted again; those of modules' text
+    /// until a module comes or goes.
     pub(crate) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
     why_not: HashMap<Gva, Arc<str>>,
     /// True if something has changed since the last pass.
@@ -49,7 +51,7 @@ pub(crate) struct Optimizer {
     /// Sites that a task was in: how often, and the pass that examines the site again.
     pub(super) busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
-    pub(crate) ground: Option<TextInfo>,
+    pub(crate) grounds: Grounds,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
     pub(super) preparing: Vec<SlowPathExit>,
@@ -117,7 +119,7 @@ impl Optimizer {
             changed: true,
             busy: HashMap::new(),
             passes: 0,
-            ground: None,
+            grounds: Grounds::default(),
             space: Space::default(),
             preparing: Vec::new(),
             in_guest: BTreeMap::new(),
@@ -173,6 +175,21 @@ impl Optimizer {
         self.changes += 1;
         let Self { why_not, busy, passes, .. } = self;
         why_not.retain(|at, _| busy.get(at).is_some_and(|(_, until)| *passes + 1 < *until));
+    }
+
+    /// Records that the text of sites has gone: what is there later is another's.
+    pub(crate) fn forget_sites(&mut self, lost: &[Gva]) {
+        for at in lost {
+            self.busy.remove(at);
+            self.why_not.remove(at);
+        }
+    }
+
+    /// Records that modules have come or gone: the kernel has these now.
+    pub(crate) fn note_modules(&mut self, kernel: &Kernel) {
+        self.checked.retain(|at, _| kernel.symbols.text_kind(*at) == Some(TextKind::Core));
+        self.grounds.keep_modules_of(kernel);
+        self.note_change();
     }
 
     pub(crate) fn why_not(&self, at: Gva) -> Option<&Arc<str>> {

@@ -64,6 +64,15 @@ pub(crate) const MARKS: [(InternalBreakpoint, &[&str]); 11] = [
     (InternalBreakpoint::GuestHandlesInt3, &["kprobe_int3_handler"]),
 ];
 
+impl InternalBreakpoint {
+    /// Returns true if a kernel with these symbols has the function of this mark.
+    pub(crate) fn is_of(self, symbols: &SymbolTable) -> bool {
+        let mut names =
+            MARKS.iter().filter(|(mark, _)| *mark == self).flat_map(|(_, names)| *names);
+        names.any(|name| symbols.address_of(name).is_some())
+    }
+}
+
 /// Returns true if the engine may need a breakpoint of its own at `at`.
 pub(crate) fn is_internal(symbols: &SymbolTable, at: Gva) -> bool {
     let mut names = MARKS.iter().flat_map(|(_, names)| names.iter());

@@ -1,5 +1,7 @@
 //! Modules that come and go.
 
+mod optimized;
+
 use crate::Selection;
 use exoprobe_introspect::modules::ModuleState;
 use exoprobe_introspect::modules::sample::{self, Form, SampleModule};
@@ -200,7 +202,7 @@ fn a_probe_by_address_does_not_come_back_for_another_module() {
 }
 
 #[test]
-fn text_that_a_modules_tables_name_takes_no_probe_and_none_is_optimized() {
+fn text_that_a_modules_tables_name_takes_no_probe() {
     let fake = Fake::with_modules();
     let label = TEXT[0].wrapping_add(4);
     let offset = u32::try_from(label.0.wrapping_sub(JUMP_LABELS.0)).unwrap();
@@ -208,10 +210,6 @@ fn text_that_a_modules_tables_name_takes_no_probe_and_none_is_optimized() {
     let jump_labels = (JUMP_LABELS.0, 1);
     fake.set_modules(&[SampleModule { jump_labels, ..module(LIVE, TEXT[0]) }]);
     assert_eq!(fake.refused("p:label hello:hello_work+4"), "EOPNOTSUPP");
-    fake.register("p:count hello:twice");
-    fake.engine.optimize();
-    let reason = fake.status("count").unoptimized_reason.unwrap();
-    assert!(reason.starts_with("module: "), "{reason}");
     let jump_labels = (JUMP_LABELS.0, u32::MAX);
     fake.set_modules(&[SampleModule { jump_labels, ..module(LIVE, TEXT[0]) }]);
     assert_eq!(fake.engine.modules().unwrap_err().code(), "EFAULT");
