@@ -134,6 +134,13 @@ impl Targets {
                 self.add(at(offset + 2).wrapping_add(distance.cast_unsigned()));
             }
         }
+        // xbegin with a displacement of 2 bytes.
+        for (offset, insn) in bytes.windows(4).enumerate() {
+            if insn[..2] == [0xc7, 0xf8] {
+                let distance = i64::from(i16::from_le_bytes([insn[2], insn[3]]));
+                self.add(at(offset + 4).wrapping_add(distance.cast_unsigned()));
+            }
+        }
         let mut pairs = bytes.windows(2);
         pairs.position(|pair| pair[0] == 0xff && is_indirect_jmp(pair[1])).map(at)
     }

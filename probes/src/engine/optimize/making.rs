@@ -11,7 +11,7 @@ use crate::detour::{
 };
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
-use crate::engine::optimize::grounds::{Unjudged, check_module};
+use crate::engine::optimize::known_texts::{Unjudged, check_module};
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::Where;
@@ -186,7 +186,7 @@ impl Optimizer {
             return checked.clone();
         }
         let text = GuestText::new(sites, &self.installed);
-        let checked = match self.grounds.learn(text, kernel, at) {
+        let checked = match self.known_texts.learn(text, kernel, at) {
             Ok(ground) => check(text, kernel, ground, at)
                 .map(Arc::new)
                 .map_err(|why| Arc::from(format!("{}: {why}", why.rule()))),

@@ -5,7 +5,7 @@
 
 pub(crate) mod candidate;
 pub(crate) mod filter;
-pub(crate) mod grounds;
+pub(crate) mod known_texts;
 pub(crate) mod liveness;
 pub(crate) mod making;
 pub(crate) mod optimizer;

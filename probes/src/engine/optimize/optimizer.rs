@@ -19,7 +19,7 @@ use crate::engine::hit::table::InGuestProbes;
 use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
-use crate::engine::optimize::grounds::Grounds;
+use crate::engine::optimize::known_texts::KnownTexts;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::{Retired, Space, is_in_more};
 use crate::engine::patch::view::Overlay;
@@ -51,7 +51,7 @@ pub(crate) struct Optimizer {
     /// Sites that a task was in: how often, and the pass that examines the site again.
     pub(super) busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
-    pub(crate) grounds: Grounds,
+    pub(crate) known_texts: KnownTexts,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
     pub(super) preparing: Vec<SlowPathExit>,
@@ -119,7 +119,7 @@ impl Optimizer {
             changed: true,
             busy: HashMap::new(),
             passes: 0,
-            grounds: Grounds::default(),
+            known_texts: KnownTexts::default(),
             space: Space::default(),
             preparing: Vec::new(),
             in_guest: BTreeMap::new(),
@@ -188,7 +188,7 @@ impl Optimizer {
     /// Records that modules have come or gone: the kernel has these now.
     pub(crate) fn note_modules(&mut self, kernel: &Kernel) {
         self.checked.retain(|at, _| kernel.symbols.text_kind(*at) == Some(TextKind::Core));
-        self.grounds.keep_modules_of(kernel);
+        self.known_texts.keep_modules_of(kernel);
         self.note_change();
     }
 

@@ -1,4 +1,4 @@
-//! What is known of the texts that probes are in: the kernel's own, and each module's.
+//! Facts about the texts that probes are in: the kernel's own, and each module's.
 
 use std::sync::Arc;
 
@@ -44,13 +44,13 @@ pub(crate) fn check_module(kernel: &Kernel, at: Gva) -> Result<(), Unjudged> {
 
 /// The texts that were asked about.
 #[derive(Default)]
-pub(crate) struct Grounds {
+pub(crate) struct KnownTexts {
     core: Option<TextInfo>,
     modules: Vec<(Arc<Loaded>, Result<TextInfo, UnknownText>)>,
 }
 
-impl Grounds {
-    /// The text that `at` is in, with all that has to be known of a jmp there.
+impl KnownTexts {
+    /// Returns the facts about the text that `at` is in, with those that a jmp there depends on.
     pub(crate) fn learn(
         &mut self,
         text: GuestText<'_>,
