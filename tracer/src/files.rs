@@ -8,7 +8,7 @@ use exoprobe_probes::Engine;
 use crate::error::TracerError;
 use crate::instance::Instance;
 use crate::node::{EventFile, Node, NodeKind, split_instance};
-use crate::readers::{LinesReader, Pipe, RawPipe};
+use crate::readers::{KeptEvents, LinesReader, Pipe, RawPipe};
 
 /// Most instances: each looks at every hit of its events.
 const INSTANCES_MAX: usize = 64;
@@ -154,6 +154,16 @@ impl Tracer {
         }
         instances.remove(name);
         Ok(())
+    }
+
+    /// The events of a trace instance, by its name; without one, those of the tracer's own folder.
+    ///
+    /// # Errors
+    /// [`TracerError`], `ENOENT`.
+    pub fn events(&self, instance: Option<&str>) -> Result<KeptEvents, TracerError> {
+        let Some(name) = instance else { return Ok(self.top.events()) };
+        // Taken under the lock: it cannot go meanwhile.
+        self.instances().get(name).map(|found| found.events()).ok_or_else(|| no_instance(name))
     }
 
     /// A reader of a file that has no end, whose readers wait for what comes.

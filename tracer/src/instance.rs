@@ -12,7 +12,7 @@ use crate::listed::ListedEvent;
 use crate::log::ErrorLog;
 use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
-use crate::readers::{Lines, LinesReader, Pipe, RawPipe};
+use crate::readers::{KeptEvents, Lines, LinesReader, Pipe, RawPipe};
 use crate::scope::Scope;
 use crate::{
     buffer, commands, event, filter, format, kprobes, lines, listed, numbers, ring, set_event,
@@ -141,6 +141,10 @@ impl Instance {
     pub(crate) fn list(&self, path: &str) -> Result<Option<Vec<(String, NodeKind)>>, TracerError> {
         let node = self.find(path)?;
         Ok(node.entries(self.is_top(), || self.engine().names(), self.vcpus))
+    }
+
+    pub(crate) fn events(&self) -> KeptEvents {
+        KeptEvents::new(Arc::clone(&self.kept))
     }
 
     pub(crate) fn pipe(&self, path: &str) -> Option<Pipe> {
