@@ -1,6 +1,7 @@
 //! One trace instance: the tracer's own folder, which is the first one, or a folder of `instances`.
 //! Its files, one by one.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exoprobe_probes::{Engine, TraceInstance};
@@ -77,6 +78,11 @@ impl Instance {
     /// Returns true if a reader waits for its events.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.kept.is_waited_for()
+    }
+
+    /// The tasks of its events, by number.
+    pub(crate) fn tasks(&self) -> BTreeMap<u32, String> {
+        self.scope().store().tasks()
     }
 
     /// A path within it, for messages.
@@ -274,7 +280,7 @@ impl Instance {
             File::TraceClock => buffer::CLOCKS.to_owned(),
             File::TraceOptions => self.options().get().listing(),
             File::BufferSize => buffer::size_text(scope.store(), self.vcpus),
-            File::SavedCmdlines => buffer::tasks_text(&self.engine().events().tasks()),
+            File::SavedCmdlines => buffer::tasks_text(&self.tasks()),
             File::BufferTotalSize => buffer::size_text(scope.store(), 1),
             File::TracingOn => {
                 self.engine().drain();

@@ -52,8 +52,8 @@ impl Iterator for LinesReader {
     }
 }
 
-/// The events of an instance, or of the tracer's own folder, for a reader of the store. The instance
-/// is not removed meanwhile.
+/// The events of an instance, or of the tracer's own folder, for a reader of the store. The
+/// instance is not removed meanwhile.
 #[derive(Clone)]
 pub struct KeptEvents {
     of: Arc<Kept>,
