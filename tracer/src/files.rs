@@ -134,7 +134,8 @@ impl Tracer {
     ///
     /// # Errors
     /// [`TracerError`]: `ENOENT`; `EPERM` of another folder, `ENOTDIR` of a file; `EBUSY` while one
-    /// of its files `trace_pipe` or `trace_pipe_raw` is read.
+    /// of its files `trace_pipe` or `trace_pipe_raw` is read, and, as in the kernel, while one of
+    /// its histograms has variables.
     pub fn remove_folder(&self, path: &str) -> Result<(), TracerError> {
         let name = match split_instance(path) {
             Some((name, rest)) if rest.is_empty() => name,
@@ -151,6 +152,10 @@ impl Tracer {
             return Err(TracerError::new("EBUSY", "its events are being read: end that first"));
         }
         if let Some(own) = found.scope().own {
+            if self.engine().has_variables_in(own) {
+                let message = "a histogram in it has variables: remove that first";
+                return Err(TracerError::new("EBUSY", message));
+            }
             self.engine().remove_instance(own)?;
         }
         instances.remove(name);

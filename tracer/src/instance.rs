@@ -121,9 +121,9 @@ impl Instance {
             return Err(TracerError::new("ENOENT", "this is no event's file"));
         };
         let (engine, scope) = (&**self.engine(), self.scope());
-        let enabled = scope.is_enabled((group, name))?;
+        let own = scope.status((group, name))?;
         let enabled_text = |of_top: (bool, usize)| {
-            let (on, triggers) = enabled.map_or(of_top, |on| (on, 0));
+            let (on, triggers) = own.as_ref().map_or(of_top, |own| (own.enabled, own.triggers));
             event::enabled_text_of(on, triggers)
         };
         if let Some(found) = synthetic::find(engine, group, name) {
@@ -178,7 +178,7 @@ impl Instance {
             Node::File(file) => self.open_file(file),
             Node::OfCpu(cpu, CpuFile::Trace) => Some(self.open_cpu(cpu)),
             Node::OfEvent(group, event, EventFile::Hist) => {
-                let reader = HistReader::open(self.engine(), &group, &event).ok()?;
+                let reader = HistReader::open(self.scope(), (&group, &event)).ok()?;
                 Some((String::new(), self.reader(Lines::Hist(reader))))
             }
             _ => None,
@@ -322,7 +322,7 @@ impl Instance {
                 Ok(())
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
-                Ok(self.engine().remove_histograms(&group, &event)?)
+                Ok(self.scope().remove_histograms((&group, &event))?)
             }
             _ => Ok(()),
         }
@@ -369,7 +369,7 @@ impl Instance {
                 filter::set_of_group(scope, log, group, &events, text)
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
-                trigger::write(engine, &mut lock(&self.log), (group, event), text)
+                trigger::write(scope, &mut lock(&self.log), (group, event), text)
             }
             Node::OfEvent(group, event, _) => {
                 filter::set(scope, &mut lock(&self.log), (group, event), text)
@@ -420,7 +420,7 @@ impl Instance {
     /// `1` takes a snapshot, `0` forgets it; other numbers forget its events.
     fn write_snapshot(&self, text: &str) -> Result<(), TracerError> {
         let number = numbers::parse_count(text)?;
-        if self.is_top() && self.engine().takes_snapshots() {
+        if self.scope().takes_snapshots() {
             let message = "a histogram takes snapshots: `trigger` of its event has it";
             return Err(TracerError::new("EBUSY", message));
         }

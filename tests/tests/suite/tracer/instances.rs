@@ -129,13 +129,13 @@ fn an_instance_has_the_files_that_are_about_its_events() {
         "tracing_on",
     ];
     assert_eq!(names(&service, "instances/foo"), files);
-    let of_event = ["enable", "filter", "format", "id"];
+    let of_event = ["enable", "filter", "format", "hist", "id", "trigger"];
     assert_eq!(names(&service, "instances/foo/events/kprobes/a"), of_event);
     for file in ["format", "id"] {
         let path = format!("events/kprobes/a/{file}");
         assert_eq!(cat(&service, &format!("instances/foo/{path}")), cat(&service, &path));
     }
-    for absent in ["kprobe_events", "events/kprobes/a/trigger", "instances", "README"] {
+    for absent in ["kprobe_events", "instances", "README"] {
         let answer = ask(&service, "GET", &format!("instances/foo/{absent}"), "");
         assert_eq!(answer.json()["code"], "ENOENT", "{absent}");
     }
