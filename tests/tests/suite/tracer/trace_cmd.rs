@@ -227,7 +227,7 @@ fn trace_cmd_starts_stops_and_resets_an_instance() {
         send 6; show; cat /sys/kernel/tracing/instances/foo/set_event; ls /sys/kernel/tracing/instances
         echo 'p:getpid __x64_sys_getpid' > /sys/kernel/tracing/kprobe_events
         trace-cmd start -B foo -e kprobes:getpid >&2
-        send 7; trace-cmd extract -B foo -o dat >&2; trace-cmd report dat | grep -c ' getpid: '
+        send 7; trace-cmd extract -B foo -o dat >&2; trace-cmd report dat | grep -c ' init-1 .* getpid: '
         ls /sys/kernel/tracing/instances",
     );
     let expected = "5\n5\n9\n2\nTracing is enabled\n0\nfoo\n7\n";
