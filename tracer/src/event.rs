@@ -62,17 +62,14 @@ pub(crate) fn read(
     probe: &ProbeStatus,
     file: EventFile,
 ) -> Result<String, TracerError> {
-    let engine = scope.engine;
+    let name = (&*probe.group, &*probe.event);
     Ok(match file {
         EventFile::Id => format!("{}\n", probe.id),
-        EventFile::Filter => {
-            let name = (&*probe.group, &*probe.event);
-            crate::filter::text(&scope.filter(name, probe.filter.as_ref())?)
-        }
-        EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
-        EventFile::Hist => HistReader::open(engine, &probe.group, &probe.event)?.collect(),
+        EventFile::Filter => crate::filter::text(&scope.filter(name, probe.filter.as_ref())?),
+        EventFile::Trigger => crate::trigger::listing(scope, name)?,
+        EventFile::Hist => HistReader::open(scope, name)?.collect(),
         EventFile::Format => {
-            let fields = engine.fields(&probe.group, &probe.event)?;
+            let fields = scope.engine.fields(name.0, name.1)?;
             crate::format::text(&probe.event, probe.id, probe.kind, &fields)
         }
     })
@@ -84,15 +81,12 @@ pub(crate) fn read_synthetic(
     status: &SyntheticStatus,
     file: EventFile,
 ) -> Result<String, TracerError> {
-    let engine = scope.engine;
-    let event = &status.definition.name;
+    let name = (SYNTHETIC_GROUP, &*status.definition.name);
     Ok(match file {
         EventFile::Id => format!("{}\n", status.id),
-        EventFile::Filter => {
-            crate::filter::text(&scope.filter((SYNTHETIC_GROUP, event), status.filter.as_ref())?)
-        }
-        EventFile::Trigger => crate::trigger::listing(engine, SYNTHETIC_GROUP, event)?,
-        EventFile::Hist => HistReader::open(engine, SYNTHETIC_GROUP, event)?.collect(),
+        EventFile::Filter => crate::filter::text(&scope.filter(name, status.filter.as_ref())?),
+        EventFile::Trigger => crate::trigger::listing(scope, name)?,
+        EventFile::Hist => HistReader::open(scope, name)?.collect(),
         EventFile::Format => crate::synthetic::format_text(status),
     })
 }

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exoprobe_probes::Engine;
 
+use crate::buffer;
 use crate::error::TracerError;
 use crate::instance::Instance;
-use crate::node::{EventFile, Node, NodeKind, split_instance};
-use crate::readers::{LinesReader, Pipe, RawPipe};
+use crate::node::{EventFile, File, Node, NodeKind, split_instance};
+use crate::readers::{KeptEvents, LinesReader, Pipe, RawPipe};
 
 /// Most instances: each looks at every hit of its events.
 const INSTANCES_MAX: usize = 64;
@@ -133,7 +134,8 @@ impl Tracer {
     ///
     /// # Errors
     /// [`TracerError`]: `ENOENT`; `EPERM` of another folder, `ENOTDIR` of a file; `EBUSY` while one
-    /// of its files `trace_pipe` or `trace_pipe_raw` is read.
+    /// of its files `trace_pipe` or `trace_pipe_raw` is read, and, as in the kernel, while one of
+    /// its histograms has variables.
     pub fn remove_folder(&self, path: &str) -> Result<(), TracerError> {
         let name = match split_instance(path) {
             Some((name, rest)) if rest.is_empty() => name,
@@ -150,10 +152,24 @@ impl Tracer {
             return Err(TracerError::new("EBUSY", "its events are being read: end that first"));
         }
         if let Some(own) = found.scope().own {
+            if self.engine().has_variables_in(own) {
+                let message = "a histogram in it has variables: remove that first";
+                return Err(TracerError::new("EBUSY", message));
+            }
             self.engine().remove_instance(own)?;
         }
         instances.remove(name);
         Ok(())
+    }
+
+    /// The events of a trace instance, by its name; without one, those of the tracer's own folder.
+    ///
+    /// # Errors
+    /// [`TracerError`], `ENOENT`.
+    pub fn events(&self, instance: Option<&str>) -> Result<KeptEvents, TracerError> {
+        let Some(name) = instance else { return Ok(self.top.events()) };
+        // Taken under the lock: it cannot go meanwhile.
+        self.instances().get(name).map(|found| found.events()).ok_or_else(|| no_instance(name))
     }
 
     /// A reader of a file that has no end, whose readers wait for what comes.
@@ -201,7 +217,17 @@ impl Tracer {
     /// [`TracerError`]: `ENOENT`, `EISDIR`, and what the engine says.
     pub fn read(&self, path: &str) -> Result<String, TracerError> {
         let (of, path) = self.at(path)?;
+        if of.find(&path)? == Node::File(File::SavedCmdlines) {
+            return Ok(buffer::tasks_text(&self.tasks()));
+        }
         of.read(&path)
+    }
+
+    /// The tasks of all events that are kept. One of several names has that of the top's events.
+    fn tasks(&self) -> BTreeMap<u32, String> {
+        let instances: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        let of_instances = instances.iter().flat_map(|instance| instance.tasks());
+        of_instances.chain(self.top.tasks()).collect()
     }
 
     /// Opens a file for writing from its begin (O_TRUNC), as a shell's `>` does.

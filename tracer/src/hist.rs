@@ -8,7 +8,9 @@ use exoprobe_probes::trigger::{CountedEntry, HistogramField, HistogramKey, Histo
 use exoprobe_probes::trigger::{
     Handler, HandlerAction, Modifier, SavedValue, Tracked, syscall_name,
 };
-use exoprobe_probes::{Engine, FAULT, ProbeError, show_function, show_symbol};
+use exoprobe_probes::{FAULT, ProbeError, show_function, show_symbol};
+
+use crate::scope::Scope;
 
 /// Characters of a bar (`.graph`).
 const BAR: usize = 20;
@@ -29,8 +31,8 @@ impl HistReader {
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
-    pub(crate) fn open(engine: &Engine, group: &str, event: &str) -> Result<Self, ProbeError> {
-        Ok(Self::new(engine.histogram_tables(group, event)?))
+    pub(crate) fn open(scope: Scope<'_>, event: (&str, &str)) -> Result<Self, ProbeError> {
+        Ok(Self::new(scope.histogram_tables(event)?))
     }
 
     fn new(tables: Vec<HistogramTable>) -> Self {

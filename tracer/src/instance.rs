@@ -1,6 +1,7 @@
 //! One trace instance: the tracer's own folder, which is the first one, or a folder of `instances`.
 //! Its files, one by one.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exoprobe_probes::{Engine, TraceInstance};
@@ -12,7 +13,7 @@ use crate::listed::ListedEvent;
 use crate::log::ErrorLog;
 use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
-use crate::readers::{Lines, LinesReader, Pipe, RawPipe};
+use crate::readers::{KeptEvents, Lines, LinesReader, Pipe, RawPipe};
 use crate::scope::Scope;
 use crate::{
     buffer, commands, event, filter, format, kprobes, lines, listed, numbers, ring, set_event,
@@ -79,6 +80,11 @@ impl Instance {
         self.kept.is_waited_for()
     }
 
+    /// The tasks of its events, by number.
+    pub(crate) fn tasks(&self) -> BTreeMap<u32, String> {
+        self.scope().store().tasks()
+    }
+
     /// A path within it, for messages.
     fn shown(&self, path: &str) -> String {
         format!("`{}{path}`", self.folder)
@@ -115,9 +121,9 @@ impl Instance {
             return Err(TracerError::new("ENOENT", "this is no event's file"));
         };
         let (engine, scope) = (&**self.engine(), self.scope());
-        let enabled = scope.is_enabled((group, name))?;
+        let own = scope.status((group, name))?;
         let enabled_text = |of_top: (bool, usize)| {
-            let (on, triggers) = enabled.map_or(of_top, |on| (on, 0));
+            let (on, triggers) = own.as_ref().map_or(of_top, |own| (own.enabled, own.triggers));
             event::enabled_text_of(on, triggers)
         };
         if let Some(found) = synthetic::find(engine, group, name) {
@@ -141,6 +147,10 @@ impl Instance {
     pub(crate) fn list(&self, path: &str) -> Result<Option<Vec<(String, NodeKind)>>, TracerError> {
         let node = self.find(path)?;
         Ok(node.entries(self.is_top(), || self.engine().names(), self.vcpus))
+    }
+
+    pub(crate) fn events(&self) -> KeptEvents {
+        KeptEvents::new(Arc::clone(&self.kept))
     }
 
     pub(crate) fn pipe(&self, path: &str) -> Option<Pipe> {
@@ -168,7 +178,7 @@ impl Instance {
             Node::File(file) => self.open_file(file),
             Node::OfCpu(cpu, CpuFile::Trace) => Some(self.open_cpu(cpu)),
             Node::OfEvent(group, event, EventFile::Hist) => {
-                let reader = HistReader::open(self.engine(), &group, &event).ok()?;
+                let reader = HistReader::open(self.scope(), (&group, &event)).ok()?;
                 Some((String::new(), self.reader(Lines::Hist(reader))))
             }
             _ => None,
@@ -270,7 +280,7 @@ impl Instance {
             File::TraceClock => buffer::CLOCKS.to_owned(),
             File::TraceOptions => self.options().get().listing(),
             File::BufferSize => buffer::size_text(scope.store(), self.vcpus),
-            File::SavedCmdlines => buffer::tasks_text(&self.engine().events().tasks()),
+            File::SavedCmdlines => buffer::tasks_text(&self.tasks()),
             File::BufferTotalSize => buffer::size_text(scope.store(), 1),
             File::TracingOn => {
                 self.engine().drain();
@@ -312,7 +322,7 @@ impl Instance {
                 Ok(())
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
-                Ok(self.engine().remove_histograms(&group, &event)?)
+                Ok(self.scope().remove_histograms((&group, &event))?)
             }
             _ => Ok(()),
         }
@@ -359,7 +369,7 @@ impl Instance {
                 filter::set_of_group(scope, log, group, &events, text)
             }
             Node::OfEvent(group, event, EventFile::Trigger) => {
-                trigger::write(engine, &mut lock(&self.log), (group, event), text)
+                trigger::write(scope, &mut lock(&self.log), (group, event), text)
             }
             Node::OfEvent(group, event, _) => {
                 filter::set(scope, &mut lock(&self.log), (group, event), text)
@@ -410,7 +420,7 @@ impl Instance {
     /// `1` takes a snapshot, `0` forgets it; other numbers forget its events.
     fn write_snapshot(&self, text: &str) -> Result<(), TracerError> {
         let number = numbers::parse_count(text)?;
-        if self.is_top() && self.engine().takes_snapshots() {
+        if self.scope().takes_snapshots() {
             let message = "a histogram takes snapshots: `trigger` of its event has it";
             return Err(TracerError::new("EBUSY", message));
         }

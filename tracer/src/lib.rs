@@ -34,4 +34,4 @@ pub use files::{Item, Tracer};
 pub use kprobes::{blacklist_text, list_text};
 pub use node::NodeKind;
 pub use numbers::parse_switch;
-pub use readers::{LinesReader, Pipe, RawPipe};
+pub use readers::{KeptEvents, LinesReader, Pipe, RawPipe};

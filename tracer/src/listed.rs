@@ -9,7 +9,7 @@ use crate::scope::Scope;
 pub(crate) struct ListedEvent {
     pub(crate) group: String,
     pub(crate) event: String,
-    /// It is enabled or, at the top, has triggers.
+    /// It is enabled or has triggers.
     pub(crate) is_armed: bool,
     /// Of an event of probes, the number of one of them.
     pub(crate) probe: Option<u32>,
@@ -37,10 +37,10 @@ pub(crate) fn all(scope: Scope<'_>) -> Vec<ListedEvent> {
     let mut all: Vec<ListedEvent> =
         probes.chain(engine.synthetics().into_iter().map(of_synthetic)).collect();
     all.sort_by_key(|event| event.id);
-    if let Some(enabled) = scope.enabled() {
+    if let Some(armed) = scope.armed() {
         for event in &mut all {
             let name = (event.group.as_str().into(), event.event.as_str().into());
-            event.is_armed = enabled.contains(&name);
+            event.is_armed = armed.contains(&name);
         }
     }
     all

@@ -174,16 +174,6 @@ files! { EventFile:
     Id "id" READ "The event's number.",
 }
 
-impl EventFile {
-    /// Returns true if trace instances have it, too: triggers are the top's.
-    fn is_of_instance(self) -> bool {
-        match self {
-            Self::Filter | Self::Format | Self::Id => true,
-            Self::Trigger | Self::Hist => false,
-        }
-    }
-}
-
 files! { CpuFile:
     Trace "trace" READ_WRITE "The events.",
     TracePipe "trace_pipe" READ "The events, as they come; a read takes them.",
@@ -267,7 +257,6 @@ impl Node {
     pub(crate) fn is_of_instance(&self) -> bool {
         match self {
             Self::File(file) => file.is_of_instance(),
-            Self::OfEvent(_, _, file) => file.is_of_instance(),
             Self::Kprobes | Self::Instances => false,
             _ => true,
         }
@@ -314,7 +303,7 @@ impl Node {
                 events.chain([writable(ENABLE), writable(FILTER)]).collect()
             }
             Self::Event(..) => {
-                let files = EventFile::ALL.iter().filter(|file| is_top || file.is_of_instance());
+                let files = EventFile::ALL.iter();
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([writable(ENABLE)]).collect()
             }
@@ -401,9 +390,8 @@ mod tests {
         assert_eq!(inside("instances/a b/events/g/e/id"), Some("a b:events/g/e/id".to_owned()));
         assert_eq!(inside("instances/foo/instances/bar"), Some("foo:instances/bar".to_owned()));
         let has = |path: &str| Node::at(path).map(|node| node.is_of_instance());
-        assert_eq!([has("trace"), has("events/g/e/filter")], [Some(true); 2]);
-        for path in ["kprobe_events", "instances", "events/g/e/trigger", "kprobes", "kprobes/list"]
-        {
+        assert_eq!([has("trace"), has("events/g/e/trigger")], [Some(true); 2]);
+        for path in ["kprobe_events", "instances", "kprobes", "kprobes/list"] {
             assert_eq!(has(path), Some(false), "{path}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_probes::{EventStore, TracePage, TraceReader};
+use exoprobe_probes::{Engine, EventStore, TracePage, TraceReader};
 
 use crate::hist::HistReader;
 use crate::kept::{Kept, Waiting};
@@ -49,6 +49,33 @@ impl Iterator for LinesReader {
             }
             Lines::Hist(reader) => reader.next(),
         }
+    }
+}
+
+/// The events of an instance, or of the tracer's own folder, for a reader of the store. The
+/// instance is not removed meanwhile.
+#[derive(Clone)]
+pub struct KeptEvents {
+    of: Arc<Kept>,
+    _waiting: Waiting,
+}
+
+impl KeptEvents {
+    pub(crate) fn new(of: Arc<Kept>) -> Self {
+        let _waiting = of.waiting();
+        Self { of, _waiting }
+    }
+
+    /// The engine whose hits they are.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.of.engine
+    }
+
+    /// The events. Hits are in it once drained.
+    #[must_use]
+    pub fn store(&self) -> &EventStore {
+        self.of.scope().store()
     }
 }
 

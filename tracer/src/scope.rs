@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use exoprobe_probes::definition::{RefusedFilter, WrittenFilter};
-use exoprobe_probes::{Engine, EventStore, ProbeError, TraceInstance};
+use exoprobe_probes::trigger::{HistogramTable, TriggerCommand};
+use exoprobe_probes::{Engine, EventStore, InstanceEventStatus, ProbeError, TraceInstance};
 
 use crate::error::TracerError;
 
@@ -25,19 +26,74 @@ impl<'a> Scope<'a> {
         self.own.map_or_else(|| self.engine.events(), |own| own.events())
     }
 
-    /// Group and name of each event that is enabled; `None` at the top, where events have that
-    /// themselves.
-    pub(crate) fn enabled(self) -> Option<HashSet<(Arc<str>, Arc<str>)>> {
-        Some(self.engine.enabled_in(self.own?).into_iter().collect())
+    /// Group and name of each event that is enabled or has triggers; `None` at the top, where
+    /// events have that themselves.
+    pub(crate) fn armed(self) -> Option<HashSet<(Arc<str>, Arc<str>)>> {
+        Some(self.engine.armed_in(self.own?).into_iter().collect())
     }
 
-    /// Returns true if an event is enabled in the instance; `None` at the top.
+    /// The state of an event in the instance; `None` at the top.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
-    pub(crate) fn is_enabled(self, event: (&str, &str)) -> Result<Option<bool>, ProbeError> {
-        let status = self.own.map(|own| self.engine.status_in(own, event)).transpose()?;
-        Ok(status.map(|status| status.enabled))
+    pub(crate) fn status(
+        self,
+        event: (&str, &str),
+    ) -> Result<Option<InstanceEventStatus>, ProbeError> {
+        self.own.map(|own| self.engine.status_in(own, event)).transpose()
+    }
+
+    pub(crate) fn set_trigger(
+        self,
+        (group, event): (&str, &str),
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        match self.own {
+            None => self.engine.set_trigger(group, event, command),
+            Some(own) => self.engine.set_trigger_in(own, (group, event), command),
+        }
+    }
+
+    pub(crate) fn check_trigger(
+        self,
+        (group, event): (&str, &str),
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        match self.own {
+            None => self.engine.check_trigger(group, event, command),
+            Some(own) => self.engine.check_trigger_in(own, (group, event), command),
+        }
+    }
+
+    pub(crate) fn remove_histograms(self, (group, event): (&str, &str)) -> Result<(), ProbeError> {
+        match self.own {
+            None => self.engine.remove_histograms(group, event),
+            Some(own) => self.engine.remove_histograms_in(own, (group, event)),
+        }
+    }
+
+    pub(crate) fn triggers(self, (group, event): (&str, &str)) -> Result<Vec<String>, ProbeError> {
+        match self.own {
+            None => self.engine.triggers(group, event),
+            Some(own) => self.engine.triggers_in(own, (group, event)),
+        }
+    }
+
+    pub(crate) fn histogram_tables(
+        self,
+        (group, event): (&str, &str),
+    ) -> Result<Vec<HistogramTable>, ProbeError> {
+        match self.own {
+            None => self.engine.histogram_tables(group, event),
+            Some(own) => self.engine.histogram_tables_in(own, (group, event)),
+        }
+    }
+
+    pub(crate) fn takes_snapshots(self) -> bool {
+        match self.own {
+            None => self.engine.takes_snapshots(),
+            Some(own) => self.engine.takes_snapshots_in(own),
+        }
     }
 
     /// The filter of an event, which is `of_top` at the top.

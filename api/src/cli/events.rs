@@ -11,6 +11,7 @@ use super::color::{ColorArgs, Palette};
 use super::context::Context;
 use super::error::CliError;
 use super::event_text::{event_text, lost_text};
+use super::instance::InstanceName;
 use crate::client::{ApiPath, EventItem, EventLine, EventQuery, EventReader, Patience, Payload};
 
 const EXAMPLES: &str = "\
@@ -19,6 +20,7 @@ Examples:
   exoprobe events --since 10s --probe 'open*' --comm sh
   exoprobe events --follow --color always | less -R
   exoprobe events --follow --json | jq .args
+  exoprobe events --instance opens --follow
   exoprobe events clear
 
 Without options, all events that are kept. --follow begins with the next event, unless --from, --last
@@ -53,6 +55,9 @@ pub(super) struct EventsArgs {
     /// Events of tasks of this name, with `*` and `?`
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
+    /// Events of this trace instance (`exoprobe instance list`)
+    #[arg(long, value_name = "NAME")]
+    instance: Option<InstanceName>,
     /// Wait for more; continue at the same place when the connection drops
     #[arg(long, short)]
     follow: bool,
@@ -63,11 +68,20 @@ pub(super) struct EventsArgs {
     color: ColorArgs,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+const CLEAR_EXAMPLES: &str = "\
+Examples:
+  exoprobe events clear
+  exoprobe events clear --instance opens";
+
+#[derive(Clone, Debug, Subcommand)]
 enum EventsCommand {
     /// Forget all events that are kept, those in the tracer's `trace` too
-    #[command(after_help = "Example:\n  exoprobe events clear")]
-    Clear,
+    #[command(after_help = CLEAR_EXAMPLES)]
+    Clear {
+        /// Those of this trace instance, and no others
+        #[arg(long, value_name = "NAME")]
+        instance: Option<InstanceName>,
+    },
 }
 
 impl EventsArgs {
@@ -84,6 +98,7 @@ impl EventsArgs {
             probe: self.probe.clone(),
             pid: self.pid,
             comm: self.comm.clone(),
+            instance: self.instance.as_ref().map(|name| name.as_str().to_owned()),
         }
     }
 }
@@ -102,8 +117,9 @@ fn since(text: &str) -> Result<f64, String> {
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &EventsArgs) -> Result<(), CliError> {
-    if let Some(EventsCommand::Clear) = args.command {
-        let path = ApiPath::new(&["events"]);
+    if let Some(EventsCommand::Clear { instance }) = &args.command {
+        let instance = instance.as_ref().map(InstanceName::as_str);
+        let path = ApiPath::new(&["events"]).query_if("instance", instance);
         context.client.call(Method::DELETE, &path, Payload::Empty).await?;
         return Ok(());
     }
@@ -216,6 +232,7 @@ mod tests {
         let selected = query(&["--pid", "7", "--comm", "s*", "--probe", "g/*", "--since", "2m"]);
         assert_eq!((selected.pid, selected.since), (Some(7), Some(-120.0)));
         assert_eq!((&*selected.comm.unwrap(), &*selected.probe.unwrap()), ("s*", "g/*"));
+        assert_eq!(query(&["--instance", "foo"]).instance.as_deref(), Some("foo"));
     }
 
     #[test]

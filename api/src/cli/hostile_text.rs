@@ -34,6 +34,7 @@ const PRINTING: &[(&[&str], bool)] = &[
     (&["events", "--color", "never"], true),
     (&["export", "--format", "chrome"], true),
     (&["top", "--once", "--interval", "0.1", "--color", "never"], true),
+    (&["instance", "list"], true),
     (&["probe", "add", "p f"], true),
     (&["probe", "add", "--dry-run", "p *"], true),
     (&["probe", "list"], true),
@@ -68,6 +69,10 @@ const OTHERS: &[&[&str]] = &[
     // Of the guest's, its JSON has the banner, by the same function.
     &["ls"],
     &["events", "clear"],
+    &["instance", "add"],
+    &["instance", "rm"],
+    &["instance", "enable"],
+    &["instance", "disable"],
     &["probe", "rm"],
     &["probe", "switch"],
     &["probe", "optimization"],
@@ -93,6 +98,8 @@ fn answers() -> Vec<(&'static str, String)> {
     let frames = r#"[{"addr":"0x10","symbol_name":"@","offset":1,"size":2,"user":false}]"#;
     let vm = r#"{"state":"@","stopped":{"reason":"panic","message":"@"},"banner":"@"}"#;
     let answers = [
+        ("/v1/tracefs/instances", r#"{"entries":[{"name":"@"}]}"#),
+        ("/v1/tracefs/instances/{name}/set_event", "@:@"),
         ("/v1/tasks", r#"[{"pid":7,"comm":"@","vcpus":[],"state":"S","parent":1,"task":"0x2"}]"#),
         ("/v1/vcpus/0/stack", frames),
         ("/v1/tasks/1/stack", frames),

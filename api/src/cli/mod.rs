@@ -24,6 +24,7 @@ mod hist;
 #[cfg(test)]
 mod hostile_text;
 mod idle;
+mod instance;
 mod kprobes;
 mod latency;
 mod ls;
@@ -87,6 +88,9 @@ enum Command {
     /// Add, list, change and remove probes
     #[command(subcommand)]
     Probe(probe::ProbeCommand),
+    /// Make, list and remove trace instances, and enable events in them
+    #[command(subcommand)]
+    Instance(instance::InstanceCommand),
     /// Print the events that probes recorded
     Events(events::EventsArgs),
     /// Show how often probes are hit, as it goes
@@ -160,6 +164,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         Command::Ls => block_on(ls::run(connection.json, out))?,
         Command::Probe(command) => {
             with_client(&connection, out, async |context| probe::run(context, command).await)
+        }
+        Command::Instance(command) => {
+            with_client(&connection, out, async |context| instance::run(context, command).await)
         }
         Command::Events(args) => {
             with_client(&connection, out, async |context| events::run(context, &args).await)

@@ -28,6 +28,7 @@ pub(super) async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), 
     let mut context = Context { client: &client, json: cli.connection.json, out: &mut out };
     let result = match cli.command {
         Command::Probe(command) => probe::run(&mut context, command).await,
+        Command::Instance(command) => instance::run(&mut context, command).await,
         Command::Vm(command) => vm::run(&mut context, command).await,
         Command::Events(args) => events::run(&mut context, &args).await,
         Command::Top(args) => top::run(&mut context, &args).await,
@@ -90,6 +91,12 @@ fn wrong_usage_is_refused() {
         &["probe", "switch", "maybe"],
         &["vm", "console", "--port", "2"],
         &["vm", "send"],
+        &["instance", "add"],
+        &["instance", "rm", "a/b"],
+        &["instance", "enable", "a"],
+        &["instance", "enable", "a", "!e"],
+        &["events", "--instance", ""],
+        &["events", "--instance", "a", "clear"],
     ] {
         let line = ["exoprobe"].iter().chain(args);
         assert_eq!(Cli::try_parse_from(line).unwrap_err().exit_code(), 2, "{args:?}");

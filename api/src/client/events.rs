@@ -31,6 +31,8 @@ pub struct EventQuery {
     pub pid: Option<u32>,
     /// Only those of tasks of this name, with wildcards.
     pub comm: Option<String>,
+    /// Those of the trace instance of this name.
+    pub instance: Option<String>,
 }
 
 /// An event, as far as it is shown.
@@ -194,14 +196,15 @@ impl<'c> EventReader<'c> {
 
     /// The next query, and its largest number of events.
     fn request(&self) -> (ApiPath, Option<u64>) {
-        let EventQuery { from, limit, follow, last, since, probe, pid, comm } = &self.query;
+        let EventQuery { from, limit, follow, last, since, probe, pid, comm, instance } =
+            &self.query;
         let limit = if *follow { *limit } else { Some(limit.unwrap_or(PAGE).min(PAGE)) };
         // Once an event was read, it is known where to go on.
         let last = last.filter(|_| from.is_none());
         let path = ApiPath::new(&["events"]).query_if("from", *from).query_if("last", last);
         let path = path.query_if("limit", limit).query_if("since", *since);
         let path = path.query_if("probe", probe.as_ref()).query_if("pid", *pid);
-        let path = path.query_if("comm", comm.as_ref());
+        let path = path.query_if("comm", comm.as_ref()).query_if("instance", instance.as_ref());
         (path.query_if("follow", follow.then_some(true)), limit)
     }
 

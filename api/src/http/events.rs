@@ -10,13 +10,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_probes::{Bounds, Engine, EventPage, EventSelection};
+use exoprobe_probes::{Bounds, EventPage, EventSelection};
+use exoprobe_tracer::{KeptEvents, Tracer};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
-use super::answers::Problems;
+use super::answers::{NotFound, Problems};
 use super::extract::Query;
 use super::extract::blocking;
 use super::problem::Problem;
@@ -37,7 +38,7 @@ const PAGE_BYTES: usize = 256 << 10;
 
 #[derive(Clone)]
 pub(crate) struct EventsApi {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) tracer: Arc<Tracer>,
     pub(crate) closing: Closing,
 }
 
@@ -70,23 +71,37 @@ pub(crate) struct EventsQuery {
     /// Only events of tasks of this name, with `*` and `?`.
     #[param(example = "sh")]
     comm: Option<String>,
+    /// The events of the trace instance of this name: it cannot be removed while they are read.
+    /// Absent: those of no instance.
+    #[param(example = "opens")]
+    instance: Option<String>,
+}
+
+/// Whose events to forget.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ClearQuery {
+    /// The trace instance of this name. Absent: none.
+    #[param(example = "opens")]
+    instance: Option<String>,
 }
 
 impl EventsQuery {
     /// The events that are asked for, and where to start.
-    fn selection(&self, engine: &Engine) -> Result<(EventSelection, Option<u64>), Problem> {
+    fn selection(&self, of: &KeptEvents) -> Result<(EventSelection, Option<u64>), Problem> {
         let since = match self.since {
             Some(since) if !since.is_finite() => {
                 return Err(Problem::malformed("`since` is no number of seconds"));
             }
             Some(ago) if ago.is_sign_negative() => {
-                Some(Duration::from_micros(engine.micros()).as_secs_f64() + ago)
+                Some(Duration::from_micros(of.engine().micros()).as_secs_f64() + ago)
             }
             since => since,
         };
         let (probe, comm) = (self.probe.clone(), self.comm.clone());
         let selection = EventSelection { probe, pid: self.pid, comm, since };
-        let last = self.last.map(|count| engine.events().start_of_last(count, &selection));
+        let last = self.last.map(|count| of.store().start_of_last(count, &selection));
         Ok((selection, self.from.max(last)))
     }
 }
@@ -107,7 +122,7 @@ impl EventsQuery {
         content((EventLine = "application/x-ndjson"), (ServerSentEvent = "text/event-stream")),
         headers(("exoprobe-next" = u64,
             description = "Sequence number to ask for next; not when following"))),
-        Problems))]
+        Problems, NotFound))]
 pub(crate) async fn events(
     State(api): State<EventsApi>,
     Query(query): Query<EventsQuery>,
@@ -116,20 +131,21 @@ pub(crate) async fn events(
     let as_sse = sse::is_wanted(&headers);
     let resumed =
         sse::last_event_id(&headers)?.filter(|_| as_sse).map(|last| last.saturating_add(1));
-    let (engine, wanted) = (Arc::clone(&api.engine), query.clone());
+    let of = api.tracer.events(query.instance.as_deref())?;
+    let (events, wanted) = (of.clone(), query.clone());
     let selected = blocking(move || {
         // Hits of before are events before the next one, or the newest, is looked for.
-        engine.drain();
-        wanted.selection(&engine)
+        events.engine().drain();
+        wanted.selection(&events)
     });
     let (selection, from) = selected.await??;
     let from = resumed.or(from);
     if query.follow.unwrap_or(as_sse) {
-        let pages = follow(&api, from, query.limit, selection);
+        let pages = follow(of, api.closing, from, query.limit, selection);
         return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) });
     }
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let pages = Pages::new(&api.engine, from, limit, selection);
+    let pages = Pages::new(of, from, limit, selection);
     let next = HeaderValue::from(pages.end);
     let pages = stream::unfold(pages, Pages::next);
     let mut response =
@@ -138,16 +154,20 @@ pub(crate) async fn events(
     Ok(response)
 }
 
-/// Forget all events, those in the tracer's `trace` too.
+/// Forget all events, those in the tracer's `trace` too; with `instance`, those of that instance.
 ///
 /// Sequence numbers go on. Readers do not see these as lost.
 #[utoipa::path(delete, path = "/v1/events", tag = "events", operation_id = "clear_events",
-    responses((status = 204, description = "Forgotten"), Problems))]
-pub(crate) async fn clear(State(api): State<EventsApi>) -> Result<StatusCode, Problem> {
+    params(ClearQuery), responses((status = 204, description = "Forgotten"), Problems, NotFound))]
+pub(crate) async fn clear(
+    State(api): State<EventsApi>,
+    Query(query): Query<ClearQuery>,
+) -> Result<StatusCode, Problem> {
+    let of = api.tracer.events(query.instance.as_deref())?;
     blocking(move || {
         // Hits of before are moved into the store first, so that they go as well.
-        api.engine.drain();
-        api.engine.events().clear();
+        of.engine().drain();
+        of.store().clear();
     })
     .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -155,18 +175,18 @@ pub(crate) async fn clear(State(api): State<EventsApi>) -> Result<StatusCode, Pr
 
 /// A page; a reader that does not say where to start has lost nothing.
 fn read(
-    engine: &Engine,
+    of: &KeptEvents,
     from: Option<u64>,
     bounds: Bounds,
     selection: &EventSelection,
 ) -> EventPage {
-    let page = engine.events().read_part(from.unwrap_or(0), bounds, selection);
+    let page = of.store().read_part(from.unwrap_or(0), bounds, selection);
     EventPage { lost: if from.is_some() { page.lost } else { 0 }, ..page }
 }
 
 /// The events that there were when a client asked, part by part.
 struct Pages {
-    engine: Arc<Engine>,
+    of: KeptEvents,
     /// Where to go on; `None` before the first page of a reader that did not say.
     from: Option<u64>,
     /// Sequence number to end before.
@@ -177,21 +197,16 @@ struct Pages {
 }
 
 impl Pages {
-    fn new(
-        engine: &Arc<Engine>,
-        from: Option<u64>,
-        left: usize,
-        selection: EventSelection,
-    ) -> Self {
-        let end = engine.events().end_of(from.unwrap_or(0), left, &selection);
-        Self { engine: Arc::clone(engine), from, end, left, selection }
+    fn new(of: KeptEvents, from: Option<u64>, left: usize, selection: EventSelection) -> Self {
+        let end = of.store().end_of(from.unwrap_or(0), left, &selection);
+        Self { of, from, end, left, selection }
     }
 
     /// The next page that holds something.
     async fn next(mut self) -> Option<(EventPage, Self)> {
         while self.left > 0 && self.from.is_none_or(|from| from < self.end) {
             let bounds = Bounds { events: self.left.min(PAGE), bytes: PAGE_BYTES, end: self.end };
-            let page = read(&self.engine, self.from, bounds, &self.selection);
+            let page = read(&self.of, self.from, bounds, &self.selection);
             self.from = Some(page.next);
             self.left -= page.events.len();
             if !page.events.is_empty() || page.lost > 0 {
@@ -203,25 +218,20 @@ impl Pages {
 }
 
 fn follow(
-    api: &EventsApi,
+    of: KeptEvents,
+    closing: Closing,
     from: Option<u64>,
     limit: Option<usize>,
     selection: EventSelection,
 ) -> impl Stream<Item = EventPage> + Send + 'static {
-    let follower = Follower {
-        latest: api.engine.events().latest(),
-        engine: Arc::clone(&api.engine),
-        closing: api.closing.clone(),
-        from,
-        left: limit,
-        selection,
-    };
+    let latest = of.store().latest();
+    let follower = Follower { of, latest, closing, from, left: limit, selection };
     stream::unfold(follower, Follower::next)
 }
 
 /// A client that follows the events.
 struct Follower {
-    engine: Arc<Engine>,
+    of: KeptEvents,
     latest: watch::Receiver<u64>,
     closing: Closing,
     /// Where to go on; `None` before the first page of a reader without `from`.
@@ -242,7 +252,7 @@ impl Follower {
             // Before reading, so that no event after it is missed.
             self.latest.mark_unchanged();
             let bounds = Bounds { events: max, bytes: PAGE_BYTES, ..Bounds::default() };
-            let page = read(&self.engine, self.from, bounds, &self.selection);
+            let page = read(&self.of, self.from, bounds, &self.selection);
             self.from = Some(page.next);
             if !page.events.is_empty() || page.lost > 0 {
                 self.left = self.left.map(|left| left - page.events.len());

@@ -84,9 +84,9 @@ fn engine_routes(
 ) -> Router {
     let engine = &code.engine;
     let histograms = HistogramAnswers::default();
+    let events = EventsApi { tracer: Arc::clone(&tracer), closing: closing.clone() };
     let tracefs = TracefsApi { tracer, histograms: histograms.clone(), closing: closing.clone() };
     let scripts = ScriptsApi { scripts, closing: closing.clone() };
-    let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
         .merge(histograms::routes(HistogramsApi {
             engine: Arc::clone(engine),

@@ -343,6 +343,32 @@ async fn queries_of_events() {
     problem(wrong, 400, "EINVAL").await;
     let page = send(request(Method::GET, "/v1/events?from=5&limit=3", JSON, "")).await;
     assert_eq!(page.headers()["exoprobe-next"], "1", "nothing has happened yet");
+    for method in [Method::GET, Method::DELETE] {
+        let of_none = request(method, "/v1/events?instance=x", JSON, "");
+        let problem = problem(of_none, 404, "ENOENT").await;
+        assert_eq!(problem["detail"], "there is no instance `x`");
+    }
+    problem(request(Method::DELETE, "/v1/events?probe=x", JSON, ""), 400, "EINVAL").await;
+}
+
+#[tokio::test]
+async fn an_instance_is_not_removed_while_its_events_are_read() {
+    let app = app().0;
+    let ask = async |method: Method, path: &str| {
+        app.clone().oneshot(request(method, path, "text/plain", "")).await.unwrap()
+    };
+    let foo = "/v1/tracefs/instances/foo";
+    assert_eq!(ask(Method::PUT, foo).await.status(), StatusCode::NO_CONTENT);
+    let page = ask(Method::GET, "/v1/events?instance=foo").await;
+    assert_eq!((page.status(), &page.headers()["exoprobe-next"] == "1"), (StatusCode::OK, true));
+    assert_eq!(body(page).await, "");
+    let follower = ask(Method::GET, "/v1/events?instance=foo&follow=true").await;
+    assert_eq!(follower.status(), StatusCode::OK);
+    assert_eq!(ask(Method::DELETE, foo).await.status(), StatusCode::CONFLICT);
+    drop(follower);
+    assert_eq!(ask(Method::DELETE, foo).await.status(), StatusCode::NO_CONTENT);
+    let gone = ask(Method::GET, "/v1/events?instance=foo&follow=true").await;
+    assert_eq!(gone.status(), StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

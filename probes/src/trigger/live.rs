@@ -1,7 +1,7 @@
 //! The active triggers of an event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::command::{EventSwitch, HistChange, Trigger, TriggerKind};
 use super::error::TriggerError;
@@ -22,13 +22,14 @@ pub(crate) struct Live {
     table: Option<HistTable>,
 }
 
-/// The events that triggers switch.
+/// The events that triggers switch: of a trace instance in that instance, of the top at the top
+/// (`None`).
 pub(crate) trait SwitchedEvents {
     /// Returns true if an event is not yet as a switch makes it.
-    fn is_due(&self, switch: &EventSwitch) -> bool;
+    fn is_due(&self, of: Option<&TraceInstance>, switch: &EventSwitch) -> bool;
 
     /// Switches an event.
-    fn switch(&self, switch: &EventSwitch);
+    fn switch(&self, of: Option<&TraceInstance>, switch: &EventSwitch);
 }
 
 /// Fields of an event, for triggers.
@@ -179,20 +180,35 @@ pub(crate) fn switched_events(list: &[Arc<Live>]) -> impl Iterator<Item = (Strin
     list.iter().filter_map(|live| live.switch()).map(|to| (to.group.clone(), to.event.clone()))
 }
 
-/// A hit for a trace instance.
-pub(crate) type GivenHit = (Arc<TraceInstance>, Hit);
+/// A step for the events of a trace instance.
+pub(crate) type GivenStep = (Arc<TraceInstance>, Step);
 
-/// A trace instance that has an event enabled, with the event's filter there.
+/// A trace instance that looks at the hits of an event.
 pub(crate) struct Taker {
     pub(crate) instance: Arc<TraceInstance>,
+    /// The event is enabled there. Triggers of the instance may switch it.
+    pub(crate) enabled: Arc<AtomicBool>,
+    /// The event's filter there.
     pub(crate) filter: Option<Arc<Filter<Field>>>,
+    /// The event's triggers there.
+    pub(crate) list: Vec<Arc<Live>>,
+    /// Triggers of other events switch it there.
+    pub(crate) is_switched: bool,
+}
+
+impl Taker {
+    /// Returns true if a hit is an event of the instance.
+    fn shows(&self, hit: &Hit) -> bool {
+        let accepts = || self.filter.as_ref().is_none_or(|filter| holds(filter, hit));
+        self.enabled.load(Ordering::SeqCst) && accepts()
+    }
 }
 
 /// All that sees every hit of one event: its triggers, those of other events that switch it, and
 /// trace instances. There is at least one of these.
 pub(crate) struct Triggers {
     list: Vec<Arc<Live>>,
-    /// The trace instances that have the event enabled.
+    /// The trace instances that have the event enabled, or triggers of it, or that switch it.
     takers: Vec<Taker>,
     /// Triggers of other events switch this one: all its hits are recorded meanwhile.
     pub(crate) is_switched: bool,
@@ -207,12 +223,13 @@ impl Triggers {
         is_switched: bool,
         takers: Vec<Taker>,
     ) -> Option<Arc<Self>> {
-        let want_stack = list.iter().any(|live| live.wants_stack());
+        let mut all = list.iter().chain(takers.iter().flat_map(|taker| &taker.list));
+        let want_stack = all.any(|live| live.wants_stack());
         let is_needed = is_switched || !list.is_empty() || !takers.is_empty();
         is_needed.then(|| Arc::new(Self { list, takers, is_switched, want_stack }))
     }
 
-    /// Number of triggers, and one for those that switch this event.
+    /// Number of triggers, and one for those that switch this event; not those of instances.
     pub(crate) fn number(&self) -> usize {
         self.list.len() + usize::from(self.is_switched)
     }
@@ -227,19 +244,41 @@ impl Triggers {
         &self.list
     }
 
-    /// Adds a copy of the hit for each instance whose filter accepts it. The back-trace is among it
-    /// if `keeps_stack`. Returns true if there is such an instance.
-    pub(crate) fn give(&self, hit: &Hit, keeps_stack: bool, given: &mut Vec<GivenHit>) -> bool {
-        let before = given.len();
-        let accepts = |taker: &&Taker| taker.filter.as_ref().is_none_or(|f| holds(f, hit));
-        for taker in self.takers.iter().filter(accepts) {
-            let mut hit = hit.clone();
-            if !keeps_stack {
-                hit.record.stack.clear();
+    /// Returns true if triggers of other events switch this one at the top, or in an instance.
+    pub(crate) fn is_switched_anywhere(&self) -> bool {
+        self.is_switched || self.takers.iter().any(|taker| taker.is_switched)
+    }
+
+    /// Returns true if triggers of other events switch this one in an instance.
+    pub(crate) fn is_switched_in(&self, of: &TraceInstance) -> bool {
+        let is_it = |taker: &Taker| std::ptr::eq(Arc::as_ptr(&taker.instance), of);
+        self.takers.iter().any(|taker| taker.is_switched && is_it(taker))
+    }
+
+    /// As [`Self::apply`] for each trace instance, by its own triggers: adds steps to `given`.
+    /// Returns true if the hit became an event of an instance.
+    pub(crate) fn give(
+        &self,
+        hit: &Hit,
+        events: &impl SwitchedEvents,
+        keeps_stack: bool,
+        given: &mut Vec<GivenStep>,
+        made: &mut Vec<MadeEvent>,
+    ) -> bool {
+        let mut is_kept = false;
+        for taker in &self.takers {
+            // Most instances have no triggers, and so nothing to do with a hit that they refuse.
+            if taker.list.is_empty() && !taker.shows(hit) {
+                continue;
             }
-            given.push((Arc::clone(&taker.instance), hit));
+            let instance = &taker.instance;
+            let set = SetOff { list: &taker.list, of: Some(instance), keeps_stack };
+            let mut steps = Vec::new();
+            let is_shown = |hit: &Hit| taker.shows(hit);
+            is_kept |= set.apply(hit.clone(), events, is_shown, &mut steps, made);
+            given.extend(steps.into_iter().map(|step| (Arc::clone(instance), step)));
         }
-        given.len() > before
+        is_kept
     }
 
     /// Switches events, and gives the steps that a hit triggers, in order. The hit itself is among
@@ -248,10 +287,33 @@ impl Triggers {
     /// the hit became an event.
     pub(crate) fn apply(
         &self,
-        mut hit: Hit,
+        hit: Hit,
         events: &impl SwitchedEvents,
         is_shown: impl FnOnce(&Hit) -> bool,
         keeps_stack: bool,
+        steps: &mut Vec<Step>,
+        made: &mut Vec<MadeEvent>,
+    ) -> bool {
+        let set = SetOff { list: &self.list, of: None, keeps_stack };
+        set.apply(hit, events, is_shown, steps, made)
+    }
+}
+
+/// The triggers of an event at one place, which a hit sets off.
+struct SetOff<'a> {
+    list: &'a [Arc<Live>],
+    /// The trace instance that they are of.
+    of: Option<&'a Arc<TraceInstance>>,
+    keeps_stack: bool,
+}
+
+impl SetOff<'_> {
+    /// See [`Triggers::apply`].
+    fn apply(
+        &self,
+        mut hit: Hit,
+        events: &impl SwitchedEvents,
+        is_shown: impl FnOnce(&Hit) -> bool,
         steps: &mut Vec<Step>,
         made: &mut Vec<MadeEvent>,
     ) -> bool {
@@ -259,18 +321,11 @@ impl Triggers {
             let named = self.list.iter().find(|live| live.trigger.kind.is_same(wanted));
             named.is_some_and(|live| live.is_set_off(&hit))
         };
-        for live in &self.list {
-            if let Some(switch) = live.switch().filter(|_| live.accepts(&hit)) {
-                // One of no effect does not count.
-                if events.is_due(switch) && live.take_once() {
-                    events.switch(switch);
-                }
-            }
-        }
+        self.switch(&hit, events);
         let (on, snapshot) = (set_off(&TriggerKind::TraceOn), set_off(&TriggerKind::Snapshot));
         let (off, stack) = (set_off(&TriggerKind::TraceOff), set_off(&TriggerKind::Stacktrace));
         let mut handled = false;
-        for live in &self.list {
+        for live in self.list {
             if let Some(table) = live.table().filter(|_| live.is_set_off(&hit)) {
                 handled |= table.add(&hit, made);
             }
@@ -280,7 +335,7 @@ impl Triggers {
         steps.extend(before.into_iter().filter_map(control));
         let shown = stack || is_shown(&hit);
         if shown {
-            if !stack && !keeps_stack {
+            if !stack && !self.keeps_stack {
                 hit.record.stack.clear();
             }
             steps.push(Step::Keep(hit));
@@ -289,5 +344,18 @@ impl Triggers {
         let after = [(handled, Control::Snapshot), (off, Control::Off)];
         steps.extend(after.into_iter().filter_map(control));
         shown
+    }
+
+    /// Switches the events that a hit switches.
+    fn switch(&self, hit: &Hit, events: &impl SwitchedEvents) {
+        let of = self.of.map(|instance| &**instance);
+        for live in self.list {
+            if let Some(switch) = live.switch().filter(|_| live.accepts(hit)) {
+                // One of no effect does not count.
+                if events.is_due(of, switch) && live.take_once() {
+                    events.switch(of, switch);
+                }
+            }
+        }
     }
 }

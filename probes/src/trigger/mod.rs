@@ -34,7 +34,7 @@ pub use expression::{Expression, Operator, Variable, VariableName};
 pub use field::{HistField, LATENCY_FIELD, Modifier};
 pub use handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
 pub(crate) use live::{
-    Fields, GivenHit, Live, SwitchedEvents, Taker, Triggers, holds, switched_events,
+    Fields, GivenStep, Live, SwitchedEvents, Taker, Triggers, holds, switched_events,
 };
 pub use parse::{parse_trigger, split_trigger};
 pub use syscalls::syscall_name;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::hist::HistTable;
 use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};
-use crate::events::{Control, Hit, Origin, Record, Returned, Step};
+use crate::events::{Control, Hit, Origin, Record, Returned, Step, TraceInstance};
 use crate::synthetic::SyntheticDefinition;
 
 mod handlers;
@@ -400,11 +400,11 @@ fn triggers(commands: &[&str]) -> Arc<Triggers> {
 struct NoEvents;
 
 impl SwitchedEvents for NoEvents {
-    fn is_due(&self, _: &EventSwitch) -> bool {
+    fn is_due(&self, _: Option<&TraceInstance>, _: &EventSwitch) -> bool {
         false
     }
 
-    fn switch(&self, _: &EventSwitch) {
+    fn switch(&self, _: Option<&TraceInstance>, _: &EventSwitch) {
         panic!("it is not due");
     }
 }

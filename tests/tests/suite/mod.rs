@@ -79,6 +79,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     tracer::oracle::CASES,
     tracer::event_files::CASES,
     tracer::instances::CASES,
+    tracer::instance_triggers::CASES,
     tracer::trace_cmd::CASES,
     tracer::trace_files::CASES,
     tracer::tracefs::CASES,

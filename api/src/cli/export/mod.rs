@@ -20,6 +20,7 @@ use serde_json::json;
 use super::callers::Callers;
 use super::context::Context;
 use super::error::CliError;
+use super::instance::InstanceName;
 use crate::client::{
     ApiPath, Client, ClientError, EventLine, EventQuery, EventReader, EventRecord, Patience,
 };
@@ -39,6 +40,7 @@ Examples:
   exoprobe export --output trace.pftrace
   exoprobe export --seconds 10 --tracks cpu --output trace.pftrace
   exoprobe export --format chrome --from 1000 > trace.json
+  exoprobe export --instance opens --output opens.pftrace
 
 Open what was written at https://ui.perfetto.dev, which shows it without sending it anywhere; Chrome's format also at
 chrome://tracing. Times are the guest's, since it was booted.";
@@ -57,6 +59,9 @@ pub(super) struct ExportArgs {
     /// the next that happens]
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
+    /// Events of this trace instance (`exoprobe instance list`)
+    #[arg(long, value_name = "NAME")]
+    instance: Option<InstanceName>,
     /// Write the events that come, until interrupted
     #[arg(long, short)]
     follow: bool,
@@ -81,7 +86,8 @@ impl ExportArgs {
     fn query(&self) -> EventQuery {
         let follow = self.follow || self.seconds.is_some();
         let from = self.from.or(follow.then_some(NEXT_EVENT));
-        EventQuery { from, follow, ..EventQuery::default() }
+        let instance = self.instance.as_ref().map(|name| name.as_str().to_owned());
+        EventQuery { from, follow, instance, ..EventQuery::default() }
     }
 
     fn check(&self, stdout_is_terminal: bool) -> Result<(), CliError> {

@@ -2,28 +2,46 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::probe::event_filter::EventFilter;
 use crate::events::TraceInstance;
-use crate::trigger::Taker;
+use crate::trigger::{Live, Taker};
 
 /// The state of an event in a trace instance.
 pub(crate) struct InInstance {
-    instance: Arc<TraceInstance>,
-    pub(crate) enabled: bool,
+    pub(crate) instance: Arc<TraceInstance>,
+    /// Triggers may switch it when hits are drained.
+    enabled: Arc<AtomicBool>,
     pub(crate) filter: EventFilter,
+    /// Its triggers there, in the order of the file `trigger`.
+    pub(crate) triggers: Vec<Arc<Live>>,
 }
 
 impl InInstance {
     fn is_of(&self, instance: &TraceInstance) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.instance), instance)
     }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn enable(&self, on: bool) {
+        self.enabled.store(on, Ordering::SeqCst);
+    }
 }
 
 /// Group and name of an event.
 pub(crate) type EventName = (Arc<str>, Arc<str>);
 
-/// The events that are, or were, enabled or filtered in trace instances.
+/// Returns true if a trigger switches an event.
+pub(crate) fn switches(live: &Live, (group, event): &EventName) -> bool {
+    live.switch().is_some_and(|to| (&*to.group, &*to.event) == (&**group, &**event))
+}
+
+/// The events that are, or were, enabled, filtered or switched in trace instances, or have
+/// triggers there.
 #[derive(Default)]
 pub(crate) struct InInstances(HashMap<EventName, Vec<InInstance>>);
 
@@ -39,27 +57,67 @@ impl InInstances {
         let at = states.iter().position(|state| Arc::ptr_eq(&state.instance, instance));
         let at = at.unwrap_or_else(|| {
             let (instance, filter) = (Arc::clone(instance), EventFilter::default());
-            states.push(InInstance { instance, enabled: false, filter });
+            let (enabled, triggers) = (Arc::default(), Vec::new());
+            states.push(InInstance { instance, enabled, filter, triggers });
             states.len() - 1
         });
         &mut states[at]
     }
 
-    /// The instances that have an event enabled.
+    /// All states, with the names of their events.
+    fn all(&self) -> impl Iterator<Item = (&EventName, &InInstance)> {
+        self.0.iter().flat_map(|(name, states)| states.iter().map(move |state| (name, state)))
+    }
+
+    /// The events that have triggers in instances.
+    pub(crate) fn triggered(&self) -> impl Iterator<Item = (&EventName, &InInstance)> {
+        self.all().filter(|(_, state)| !state.triggers.is_empty())
+    }
+
+    /// The events that have triggers in an instance.
+    pub(crate) fn triggered_in(
+        &self,
+        of: &TraceInstance,
+    ) -> impl Iterator<Item = (&EventName, &InInstance)> {
+        self.triggered().filter(move |(_, state)| state.is_of(of))
+    }
+
+    /// Returns true if a trigger of another event switches this one in an instance.
+    pub(crate) fn is_switched(&self, of: &TraceInstance, name: &EventName) -> bool {
+        let mut others = self.triggered_in(of).filter(|(other, _)| *other != name);
+        others.any(|(_, state)| state.triggers.iter().any(|live| switches(live, name)))
+    }
+
+    /// The instances that look at the hits of an event.
     pub(crate) fn takers(&self, name: &EventName) -> Vec<Taker> {
-        let enabled = self.0.get(name).into_iter().flatten().filter(|state| state.enabled);
-        let taker = |state: &InInstance| Taker {
-            instance: Arc::clone(&state.instance),
-            filter: state.filter.found(),
+        let taker = |state: &InInstance| {
+            let is_switched = self.is_switched(&state.instance, name);
+            let looks = is_switched || state.is_enabled() || !state.triggers.is_empty();
+            looks.then(|| Taker {
+                instance: Arc::clone(&state.instance),
+                enabled: Arc::clone(&state.enabled),
+                filter: state.filter.found(),
+                list: state.triggers.clone(),
+                is_switched,
+            })
         };
-        enabled.map(taker).collect()
+        self.0.get(name).into_iter().flatten().filter_map(taker).collect()
     }
 
     /// The events that are enabled in an instance.
     pub(crate) fn enabled_in(&self, of: &TraceInstance) -> Vec<EventName> {
-        let is_it = |state: &InInstance| state.enabled && state.is_of(of);
-        let enabled = self.0.iter().filter(|(_, states)| states.iter().any(is_it));
+        let enabled = self.all().filter(|(_, state)| state.is_of(of) && state.is_enabled());
         enabled.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The events whose hits an instance looks at: those that are enabled there, have triggers
+    /// there, or are switched by these.
+    pub(crate) fn armed_in(&self, of: &TraceInstance) -> Vec<EventName> {
+        let is_armed = |(name, state): &(&EventName, &InInstance)| {
+            state.is_of(of)
+                && (state.is_enabled() || !state.triggers.is_empty() || self.is_switched(of, name))
+        };
+        self.all().filter(is_armed).map(|(name, _)| name.clone()).collect()
     }
 
     /// Drops all states of an instance.

@@ -25,4 +25,5 @@ pub(crate) mod siblings;
 pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod synthetic;
+pub(crate) mod triggered;
 pub(crate) mod types;

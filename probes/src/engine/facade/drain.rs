@@ -14,7 +14,7 @@ use crate::engine::facade::engine::Engine;
 use crate::engine::optimize::filter::LaterFilter;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step};
-use crate::trigger::{GivenHit, MadeEvent, Triggers, holds};
+use crate::trigger::{GivenStep, MadeEvent, Triggers, holds};
 
 /// Most synthetic events that are made of one hit: their triggers may make more of them.
 const MADE_MAX: usize = 64;
@@ -35,8 +35,8 @@ struct Read {
 struct Taken {
     /// Steps for the store.
     steps: Vec<Step>,
-    /// Hits for trace instances.
-    given: Vec<GivenHit>,
+    /// Steps for trace instances.
+    given: Vec<GivenStep>,
     /// Number of synthetic events that may still be made.
     may_make: usize,
 }
@@ -47,10 +47,10 @@ impl Taken {
         let mut kept = store.append(self.steps.drain(..));
         while let Some((instance, _)) = self.given.first() {
             let instance = Arc::clone(instance);
-            let is_its = |(of, _): &GivenHit| Arc::ptr_eq(of, &instance);
+            let is_its = |(of, _): &GivenStep| Arc::ptr_eq(of, &instance);
             let (its, others) = std::mem::take(&mut self.given).into_iter().partition(is_its);
-            let its: Vec<GivenHit> = its;
-            kept += instance.events().append(its.into_iter().map(|(_, hit)| Step::Keep(hit)));
+            let its: Vec<GivenStep> = its;
+            kept += instance.events().append(its.into_iter().map(|(_, step)| step));
             self.given = others;
         }
         kept
@@ -84,7 +84,7 @@ impl RecordedProbe {
         };
         let keeps_stack = probe.actions.contains(&Action::Stack);
         let (cause, mut made) = (Cause::from(&hit), Vec::new());
-        let given = triggers.give(&hit, keeps_stack, &mut taken.given);
+        let given = triggers.give(&hit, registry, keeps_stack, &mut taken.given, &mut made);
         let steps = &mut taken.steps;
         let shown = triggers.apply(hit, registry, records_events, keeps_stack, steps, &mut made);
         make(registry, made, cause, taken);
@@ -122,7 +122,7 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Tak
         match triggers {
             Some(triggers) => {
                 let (mut more, shows) = (Vec::new(), |hit: &Hit| event.shows(hit));
-                triggers.give(&hit, false, &mut taken.given);
+                triggers.give(&hit, registry, false, &mut taken.given, &mut more);
                 let steps = &mut taken.steps;
                 triggers.apply(hit, registry, shows, false, steps, &mut more);
                 waiting.extend(more);

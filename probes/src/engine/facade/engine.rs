@@ -230,11 +230,12 @@ impl Engine {
         // Their triggers go with them.
         self.drain_triggered(&mut control, &ids);
         let switched = control.registry.switched_by(&ids);
+        let switched_in_instances = control.registry.switched_in_instances_by(&ids);
         let triggers = |id: &u32| Some((*id, control.registry.probes[id].probe.triggers()?));
         let before: FxHashMap<u32, Arc<Triggers>> = ids.iter().filter_map(triggers).collect();
-        let are_switched = before.values().any(|triggers| triggers.is_switched);
+        let are_switched = before.values().any(|triggers| triggers.is_switched_anywhere());
         let mut disarmed = control.disarm_all(guest, &ids);
-        disarmed = disarmed.and(self.arm_switched(&mut control, switched));
+        disarmed = disarmed.and(self.arm_switched(&mut control, None, switched));
         let leaving = control.optimizer.take_leaving();
         if !leaving.is_empty() {
             drop(control);
@@ -253,6 +254,9 @@ impl Engine {
         control.forget_all(guest, &ids);
         if are_switched {
             self.drop_lost_switches(&mut control);
+        }
+        for (instance, events) in switched_in_instances {
+            disarmed = disarmed.and(self.arm_switched(&mut control, Some(&instance), events));
         }
         disarmed
     }

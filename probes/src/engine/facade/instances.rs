@@ -8,11 +8,9 @@ use crate::engine::control::instances::EventName;
 use crate::engine::control::room;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
-use crate::engine::facade::replace::Replaced;
 use crate::engine::facade::subject::{Subject, check_shared};
 use crate::error::ProbeError;
 use crate::events::{EventLimits, TraceInstance};
-use crate::trigger::Triggers;
 
 /// The state of an event in a trace instance.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +21,8 @@ pub struct InstanceEventStatus {
     pub filter: Option<String>,
     /// The filter that was refused last, if none was set after it.
     pub refused: Option<Arc<RefusedFilter>>,
+    /// Number of its triggers there, and one if those of other events switch it there.
+    pub triggers: usize,
 }
 
 impl Engine {
@@ -67,8 +67,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes an instance: no event is enabled in it any more, and its memory is freed with the
-    /// last reference.
+    /// Removes an instance: no event is enabled in it or has triggers there any more, and its
+    /// memory is freed with the last reference.
     ///
     /// # Errors
     /// [`ProbeError::NoInstance`]: it was removed before.
@@ -76,9 +76,9 @@ impl Engine {
         let mut control = self.locked_for(instance)?;
         self.drain_locked(&mut control);
         instance.remove();
-        let enabled = control.registry.in_instances.enabled_in(instance);
+        let armed = control.registry.in_instances.armed_in(instance);
         control.registry.in_instances.forget_instance(instance);
-        let subjects = find_all(&control, &enabled)?;
+        let subjects = find_all(&control, &armed)?;
         self.renew(&mut control, &subjects)
     }
 
@@ -99,7 +99,7 @@ impl Engine {
         let events: BTreeSet<&EventName> = events.iter().collect();
         let is_enabled = |name: &EventName| {
             let state = control.registry.in_instances.find(instance, name);
-            state.is_some_and(|state| state.enabled)
+            state.is_some_and(|state| state.is_enabled())
         };
         let changed = events.into_iter().filter(|name| is_enabled(name) != enabled);
         let changed: Vec<EventName> = changed.cloned().collect();
@@ -115,7 +115,7 @@ impl Engine {
         self.drain_locked(&mut control);
         let set = |control: &mut Control, enabled: bool| {
             for name in &changed {
-                control.registry.in_instances.of(instance, name.clone()).enabled = enabled;
+                control.registry.in_instances.of(instance, name.clone()).enable(enabled);
             }
         };
         set(&mut control, enabled);
@@ -170,13 +170,18 @@ impl Engine {
         instance: &TraceInstance,
         (group, event): (&str, &str),
     ) -> Result<InstanceEventStatus, ProbeError> {
-        let control = self.lock();
+        let mut control = self.lock();
+        // What was hit so far may switch it.
+        self.drain_locked(&mut control);
         let name = Subject::find(&control.registry, group, event)?.full_name();
-        let Some(state) = control.registry.in_instances.find(instance, &name) else {
+        let in_instances = &control.registry.in_instances;
+        let Some(state) = in_instances.find(instance, &name) else {
             return Ok(InstanceEventStatus::default());
         };
+        let is_switched = in_instances.is_switched(instance, &name);
         Ok(InstanceEventStatus {
-            enabled: state.enabled,
+            enabled: state.is_enabled(),
+            triggers: state.triggers.len() + usize::from(is_switched),
             filter: state.filter.written().map(|filter| filter.to_string()),
             refused: state.filter.refused(),
         })
@@ -188,36 +193,25 @@ impl Engine {
         self.lock().registry.in_instances.enabled_in(instance)
     }
 
+    /// Group and name of each event that is armed for an instance, in no order: it is enabled
+    /// there, has triggers there, or is switched by some.
+    #[must_use]
+    pub fn armed_in(&self, instance: &TraceInstance) -> Vec<EventName> {
+        self.lock().registry.in_instances.armed_in(instance)
+    }
+
     /// Locks control for an instance.
     ///
     /// # Errors
     /// [`ProbeError::NoInstance`].
-    fn locked_for(&self, instance: &TraceInstance) -> Result<MutexGuard<'_, Control>, ProbeError> {
+    pub(super) fn locked_for(
+        &self,
+        instance: &TraceInstance,
+    ) -> Result<MutexGuard<'_, Control>, ProbeError> {
         let control = self.lock();
         match instance.is_removed() {
             true => Err(ProbeError::NoInstance),
             false => Ok(control),
-        }
-    }
-
-    /// Has the hits of some events looked at for the instances that have them enabled now.
-    fn renew(&self, control: &mut Control, subjects: &[Subject]) -> Result<(), ProbeError> {
-        let mut replaced = Vec::new();
-        for subject in subjects {
-            let before = subject.looks();
-            let is_switched = before.as_ref().is_some_and(|before| before.is_switched);
-            let takers = control.registry.in_instances.takers(&subject.full_name());
-            let triggers = Triggers::new(Triggers::list_of(before.clone()), is_switched, takers);
-            match subject {
-                Subject::Synthetic(synthetic) => synthetic.set_triggers(triggers),
-                // A filter of an event that is not enabled changes nothing.
-                Subject::Probes(..) if before.is_none() && triggers.is_none() => {}
-                Subject::Probes(_, ids) => replaced.push(Replaced { ids: ids.clone(), triggers }),
-            }
-        }
-        match replaced.is_empty() {
-            true => Ok(()),
-            false => self.replace_all(control, &replaced),
         }
     }
 }

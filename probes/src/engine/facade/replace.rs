@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
+use crate::engine::facade::subject::Subject;
 use crate::error::ProbeError;
 use crate::trigger::Triggers;
 
@@ -17,6 +18,34 @@ pub(super) struct Replaced {
 }
 
 impl Engine {
+    /// Has the hits of some events looked at for the instances that want that now.
+    ///
+    /// # Errors
+    /// As [`Self::replace_all`].
+    pub(super) fn renew(
+        &self,
+        control: &mut Control,
+        subjects: &[Subject],
+    ) -> Result<(), ProbeError> {
+        let mut replaced = Vec::new();
+        for subject in subjects {
+            let before = subject.looks();
+            let is_switched = before.as_ref().is_some_and(|before| before.is_switched);
+            let takers = control.registry.in_instances.takers(&subject.full_name());
+            let triggers = Triggers::new(Triggers::list_of(before.clone()), is_switched, takers);
+            match subject {
+                Subject::Synthetic(synthetic) => synthetic.set_triggers(triggers),
+                // A filter of an event that is not enabled changes nothing.
+                Subject::Probes(..) if before.is_none() && triggers.is_none() => {}
+                Subject::Probes(_, ids) => replaced.push(Replaced { ids: ids.clone(), triggers }),
+            }
+        }
+        match replaced.is_empty() {
+            true => Ok(()),
+            false => self.replace_all(control, &replaced),
+        }
+    }
+
     /// Replaces what looks at the hits of some events. Hits that were drained before are of before,
     /// and so are those that come until this returns.
     ///

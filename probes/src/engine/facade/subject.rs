@@ -9,7 +9,7 @@ use crate::engine::control::registry::Registry;
 use crate::engine::control::synthetic::Synthetic;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
-use crate::trigger::{Live, TriggerError, Triggers};
+use crate::trigger::{TriggerError, Triggers};
 
 /// An event whose triggers are looked at or changed.
 pub(super) enum Subject {
@@ -81,12 +81,7 @@ impl Subject {
         }
     }
 
-    /// Its triggers.
-    pub(super) fn triggers(&self) -> Vec<Arc<Live>> {
-        Triggers::list_of(self.looks())
-    }
-
-    /// Its triggers, and the trace instances that have it enabled.
+    /// Its triggers, and the trace instances that look at its hits.
     pub(super) fn looks(&self) -> Option<Arc<Triggers>> {
         match self {
             Self::Probes(probe, _) => probe.triggers(),

@@ -1,18 +1,21 @@
-//! Triggers of events, which come and go while their probes are registered.
+//! Triggers of events, at the top and in trace instances, which come and go while their probes are
+//! registered.
 //!
 //! They are set off when records are moved into the store, in order of time: so they see each hit
 //! that is recorded, also of optimized probes. An event that has some is armed also while it is not
 //! enabled; its filter is looked at then, and not in the hit.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
+use crate::engine::control::triggered::VariablesOf;
 use crate::engine::facade::engine::Engine;
 use crate::engine::facade::replace::Replaced;
 use crate::engine::facade::subject::{Subject, check_recorded, check_records};
 use crate::error::ProbeError;
+use crate::events::TraceInstance;
 use crate::trigger::{
     EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, Trigger,
     TriggerCommand, TriggerError, TriggerKind, Triggers, VariableError, switched_events,
@@ -20,6 +23,9 @@ use crate::trigger::{
 
 /// Most triggers of an event: each looks at every hit.
 const TRIGGERS_MAX: usize = 16;
+
+/// Where an event has triggers: in a trace instance, or at the top (`None`).
+pub(super) type Place<'a> = Option<&'a Arc<TraceInstance>>;
 
 impl Engine {
     /// Sets, changes or removes a trigger of an event.
@@ -34,44 +40,71 @@ impl Engine {
         event: &str,
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
-        let mut control = self.lock();
+        self.set_trigger_at(None, (group, event), command)
+    }
+
+    /// As [`Self::set_trigger`], at a place.
+    pub(super) fn set_trigger_at(
+        &self,
+        of: Place<'_>,
+        (group, event): (&str, &str),
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        let mut control = self.locked_at(of)?;
         let subject = Subject::find(&control.registry, group, event)?;
         // What was hit so far is of before.
         self.drain_locked(&mut control);
-        let there = subject.triggers();
-        let command = command.of_event(group, event);
-        let changed = match command {
-            TriggerCommand::Remove(trigger) => {
-                without_trigger(&control.registry, &subject, &there, &trigger)
-            }
-            TriggerCommand::Add(trigger) => {
-                with_trigger(&control.registry, &subject, &there, trigger)
+        let there = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
+        let changed = {
+            let target = Target::new(&control.registry, of, &subject);
+            match command.of_event(group, event) {
+                TriggerCommand::Remove(trigger) => target.without(&there, &trigger),
+                TriggerCommand::Add(trigger) => target.with(&there, trigger),
             }
         };
         let Some(list) = changed? else { return Ok(()) };
         let switched = switched_events(&there).chain(switched_events(&list)).collect();
-        self.replace(&mut control, &subject, list)?;
-        self.arm_switched(&mut control, switched).inspect_err(|_| {
+        self.replace(&mut control, of, &subject, list)?;
+        self.arm_switched(&mut control, of, switched).inspect_err(|_| {
             // It has nothing more to arm.
-            let _ = self.replace(&mut control, &subject, there);
+            let _ = self.replace(&mut control, of, &subject, there);
         })
+    }
+
+    /// Locks control for a place of triggers.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoInstance`].
+    fn locked_at(&self, of: Place<'_>) -> Result<MutexGuard<'_, Control>, ProbeError> {
+        match of {
+            Some(instance) => self.locked_for(instance),
+            None => Ok(self.lock()),
+        }
     }
 
     fn replace(
         &self,
         control: &mut Control,
+        of: Place<'_>,
         subject: &Subject,
         list: Vec<Arc<Live>>,
     ) -> Result<(), ProbeError> {
+        let name = subject.full_name();
+        if let Some(instance) = of {
+            let state = control.registry.in_instances.of(instance, name.clone());
+            let before = std::mem::replace(&mut state.triggers, list);
+            return self.renew(control, std::slice::from_ref(subject)).inspect_err(|_| {
+                control.registry.in_instances.of(instance, name).triggers = before;
+            });
+        }
+        let takers = control.registry.in_instances.takers(&name);
         match subject {
-            Subject::Probes(probe, ids) => {
-                let is_switched = control.registry.is_switched(&probe.group, &probe.event);
-                let takers = control.registry.in_instances.takers(&subject.full_name());
+            Subject::Probes(_, ids) => {
+                let is_switched = control.registry.is_switched(None, &name);
                 let triggers = Triggers::new(list, is_switched, takers);
                 self.replace_all(control, &[Replaced { ids: ids.clone(), triggers }])
             }
             Subject::Synthetic(synthetic) => {
-                let takers = control.registry.in_instances.takers(&subject.full_name());
                 synthetic.set_triggers(Triggers::new(list, false, takers));
                 Ok(())
             }
@@ -89,31 +122,59 @@ impl Engine {
         event: &str,
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
-        let control = self.lock();
+        self.check_trigger_at(None, (group, event), command)
+    }
+
+    /// As [`Self::check_trigger`], at a place.
+    pub(super) fn check_trigger_at(
+        &self,
+        of: Place<'_>,
+        (group, event): (&str, &str),
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        let control = self.locked_at(of)?;
         let subject = Subject::find(&control.registry, group, event)?;
         match command.of_event(group, event) {
             TriggerCommand::Remove(_) => Ok(()),
-            TriggerCommand::Add(trigger) => live(&control.registry, &subject, trigger).map(drop),
+            TriggerCommand::Add(trigger) => {
+                Target::new(&control.registry, of, &subject).live(trigger).map(drop)
+            }
         }
     }
 
-    /// Has the hits of some events recorded while triggers of other events switch them, and no
-    /// longer than that.
+    /// Has the hits of some events recorded while triggers of other events at a place switch them,
+    /// and no longer than that.
     pub(super) fn arm_switched(
         &self,
         control: &mut Control,
+        of: Place<'_>,
         events: BTreeSet<(String, String)>,
     ) -> Result<(), ProbeError> {
         for (group, event) in events {
-            let Ok(Subject::Probes(probe, ids)) = Subject::find(&control.registry, &group, &event)
-            else {
+            let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
+            let (name, looks) = (subject.full_name(), subject.looks());
+            let instance = of.map(|instance| &**instance);
+            let was_switched = looks.is_some_and(|looks| match instance {
+                Some(instance) => looks.is_switched_in(instance),
+                None => looks.is_switched,
+            });
+            let is_switched = control.registry.is_switched(instance, &name);
+            if was_switched == is_switched {
                 continue;
-            };
-            let was_switched = probe.triggers().is_some_and(|triggers| triggers.is_switched);
-            if was_switched != control.registry.is_switched(&group, &event) {
-                self.drain_locked(control);
-                let list = control.registry.triggers_of(&ids);
-                self.replace(control, &Subject::Probes(probe, ids), list)?;
+            }
+            self.drain_locked(control);
+            match (of, &subject) {
+                (Some(instance), _) => {
+                    // It has a state there, for the switch.
+                    control.registry.in_instances.of(instance, name);
+                    self.renew(control, &[subject])?;
+                }
+                (None, Subject::Probes(..)) => {
+                    let list = control.registry.triggers_at(None, &name);
+                    self.replace(control, None, &subject, list)?;
+                }
+                // It is made, and not armed.
+                (None, Subject::Synthetic(_)) => {}
             }
         }
         Ok(())
@@ -121,13 +182,13 @@ impl Engine {
 
     /// Removes triggers that switch events that no longer exist.
     pub(super) fn drop_lost_switches(&self, control: &mut Control) {
-        for (group, event) in control.registry.events_with_switches() {
+        for (of, (group, event)) in control.registry.events_with_switches() {
             let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
             let is_lost = |registry: &Registry, live: &Live| {
                 live.switch().is_some_and(|to| !registry.has_event(&to.group, &to.event))
             };
             // Removing triggers does not fail.
-            let _ = self.remove_triggers(control, &subject, is_lost);
+            let _ = self.remove_triggers(control, of.as_ref(), &subject, is_lost);
         }
     }
 
@@ -135,15 +196,16 @@ impl Engine {
     fn remove_triggers(
         &self,
         control: &mut Control,
+        of: Place<'_>,
         subject: &Subject,
         is_removed: impl Fn(&Registry, &Live) -> bool,
     ) -> Result<(), ProbeError> {
-        let list = subject.triggers();
+        let list = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
         let left = list.iter().filter(|live| !is_removed(&control.registry, live));
         let left: Vec<Arc<Live>> = left.cloned().collect();
         match left.len() == list.len() {
             true => Ok(()),
-            false => self.replace(control, subject, left),
+            false => self.replace(control, of, subject, left),
         }
     }
 
@@ -153,14 +215,23 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn remove_histograms(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        let mut control = self.lock();
+        self.remove_histograms_at(None, (group, event))
+    }
+
+    /// As [`Self::remove_histograms`], at a place.
+    pub(super) fn remove_histograms_at(
+        &self,
+        of: Place<'_>,
+        (group, event): (&str, &str),
+    ) -> Result<(), ProbeError> {
+        let mut control = self.locked_at(of)?;
         let subject = Subject::find(&control.registry, group, event)?;
         self.drain_locked(&mut control);
-        let there = subject.triggers();
+        let there = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
         if there.iter().any(|live| control.registry.is_referenced(live)) {
             return Ok(());
         }
-        self.remove_triggers(&mut control, &subject, |_, live| live.table().is_some())
+        self.remove_triggers(&mut control, of, &subject, |_, live| live.table().is_some())
     }
 
     /// The triggers of an event, each as the file `trigger` has it: the newest first, except
@@ -169,15 +240,25 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn triggers(&self, group: &str, event: &str) -> Result<Vec<String>, ProbeError> {
+        self.triggers_at(None, (group, event))
+    }
+
+    /// As [`Self::triggers`], at a place.
+    pub(super) fn triggers_at(
+        &self,
+        of: Place<'_>,
+        (group, event): (&str, &str),
+    ) -> Result<Vec<String>, ProbeError> {
         let control = self.lock();
-        let triggers = Subject::find(&control.registry, group, event)?.triggers();
+        let name = Subject::find(&control.registry, group, event)?.full_name();
+        let triggers = control.registry.triggers_at(of.map(|of| &**of), &name);
         Ok(triggers.iter().map(|live| live.line()).collect())
     }
 
     /// Returns true if a histogram's handler takes snapshots.
     #[must_use]
     pub fn takes_snapshots(&self) -> bool {
-        self.lock().registry.takes_snapshots()
+        self.lock().registry.takes_snapshots(None)
     }
 
     /// The histograms of an event, in the order in which they were set.
@@ -199,12 +280,23 @@ impl Engine {
         group: &str,
         event: &str,
     ) -> Result<Vec<HistogramTable>, ProbeError> {
+        self.histogram_tables_at(None, (group, event))
+    }
+
+    /// As [`Self::histogram_tables`], at a place.
+    pub(super) fn histogram_tables_at(
+        &self,
+        of: Place<'_>,
+        (group, event): (&str, &str),
+    ) -> Result<Vec<HistogramTable>, ProbeError> {
         let (triggers, list, symbols) = {
             let mut control = self.lock();
             let subject = Subject::find(&control.registry, group, event)?;
             self.drain_locked(&mut control);
             let symbols = control.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
-            (subject.triggers(), subject.list(), symbols)
+            let name = subject.full_name();
+            let triggers = control.registry.triggers_at(of.map(|of| &**of), &name);
+            (triggers, subject.list(), symbols)
         };
         let tables = triggers.iter().filter_map(|live| {
             let line = live.line();
@@ -214,56 +306,109 @@ impl Engine {
     }
 }
 
-/// Where a trigger is among those of an event.
-fn position(subject: &Subject, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
-    let kind = of.kind.clone().with_listed_names(&subject.list());
-    there.iter().position(|live| live.trigger.kind.is_same(&kind))
+/// An event, at the place of its triggers.
+struct Target<'a> {
+    registry: &'a Registry,
+    of: Option<&'a TraceInstance>,
+    subject: &'a Subject,
 }
 
-/// The triggers without one; `None` without a change.
-fn without_trigger(
-    registry: &Registry,
-    subject: &Subject,
-    there: &[Arc<Live>],
-    trigger: &Trigger,
-) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
-    check_switched(registry, trigger, false)?;
-    // As in the kernel: one that there is not is removed already, as when the file was opened anew.
-    let Some(at) = position(subject, there, trigger) else { return Ok(None) };
-    if registry.is_referenced(&there[at]) {
-        return Err(VariableError::Referenced(subject.name().to_string()).into());
+impl<'a> Target<'a> {
+    fn new(registry: &'a Registry, of: Place<'a>, subject: &'a Subject) -> Self {
+        Self { registry, of: of.map(|of| &**of), subject }
     }
-    let mut left = there.to_vec();
-    left.remove(at);
-    Ok(Some(left))
-}
 
-/// The triggers with a new one; `None` where a histogram was changed.
-fn with_trigger(
-    registry: &Registry,
-    subject: &Subject,
-    there: &[Arc<Live>],
-    trigger: Trigger,
-) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
-    let name = trigger.kind.name();
-    check_names(&trigger, there)?;
-    match (position(subject, there, &trigger), hist_change(&trigger)) {
-        (Some(at), Some(change)) => {
-            there[at].change(change);
-            Ok(None)
+    /// Where a trigger is among those of the event.
+    fn position(&self, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
+        let kind = of.kind.clone().with_listed_names(&self.subject.list());
+        there.iter().position(|live| live.trigger.kind.is_same(&kind))
+    }
+
+    /// The triggers without one; `None` without a change.
+    fn without(
+        &self,
+        there: &[Arc<Live>],
+        trigger: &Trigger,
+    ) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
+        check_switched(self.registry, trigger, false)?;
+        // As in the kernel: one that there is not is removed already, as when the file was opened
+        // anew.
+        let Some(at) = self.position(there, trigger) else { return Ok(None) };
+        if self.registry.is_referenced(&there[at]) {
+            return Err(VariableError::Referenced(self.subject.name().to_string()).into());
         }
-        (Some(_), None) => Err(TriggerError::There(name).into()),
-        (None, Some(HistChange::Continue | HistChange::Clear)) => {
-            Err(TriggerError::NotThere(name).into())
+        let mut left = there.to_vec();
+        left.remove(at);
+        Ok(Some(left))
+    }
+
+    /// The triggers with a new one; `None` where a histogram was changed.
+    fn with(
+        &self,
+        there: &[Arc<Live>],
+        trigger: Trigger,
+    ) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
+        let name = trigger.kind.name();
+        check_names(&trigger, there)?;
+        match (self.position(there, &trigger), hist_change(&trigger)) {
+            (Some(at), Some(change)) => {
+                there[at].change(change);
+                Ok(None)
+            }
+            (Some(_), None) => Err(TriggerError::There(name).into()),
+            (None, Some(HistChange::Continue | HistChange::Clear)) => {
+                Err(TriggerError::NotThere(name).into())
+            }
+            (None, _) if there.len() >= TRIGGERS_MAX => {
+                Err(TriggerError::TooMany(TRIGGERS_MAX).into())
+            }
+            (None, _) => {
+                let new = [Arc::new(self.live(trigger)?)];
+                // As in the kernel, the newest comes first, but for histograms.
+                Ok(Some(match new[0].table() {
+                    Some(_) => [there, &new].concat(),
+                    None => [&new[..], there].concat(),
+                }))
+            }
         }
-        (None, _) if there.len() >= TRIGGERS_MAX => Err(TriggerError::TooMany(TRIGGERS_MAX).into()),
-        (None, _) => {
-            let new = [Arc::new(live(registry, subject, trigger)?)];
-            // As in the kernel, the newest comes first, but for histograms.
-            Ok(Some(match new[0].table() {
-                Some(_) => [there, &new].concat(),
-                None => [&new[..], there].concat(),
-            }))
+    }
+
+    /// A new trigger of the event.
+    fn live(&self, trigger: Trigger) -> Result<Live, ProbeError> {
+        let Self { registry, of, subject } = *self;
+        check_switched(registry, &trigger, true)?;
+        let is_return = subject.is_return();
+        let new = subject.with_arguments(|arguments| {
+            let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
+            check_recorded(filter.as_ref(), &arguments.list)?;
+            let variables = &VariablesOf { registry, of };
+            let fields = Fields { list: &arguments.list, is_return, variables };
+            Ok(Live::new(trigger, filter, &fields)?)
+        })?;
+        if matches!(subject, Subject::Synthetic(_)) && new.wants_stack() {
+            return Err(TriggerError::NoStack.into());
+        }
+        match new.name().and_then(|name| registry.histogram_named(name)) {
+            Some(other) => Ok(new.sharing(&other)?),
+            None => {
+                self.check_snapshots(&new)?;
+                match new.most_bytes() {
+                    Some(bytes) => Ok(new.within(registry.room.take(bytes)?)),
+                    None => Ok(new),
+                }
+            }
+        }
+    }
+
+    /// Checks that one handler at most takes snapshots at this place, as in the kernel.
+    ///
+    /// # Errors
+    /// [`TriggerError::TakesSnapshots`].
+    fn check_snapshots(&self, new: &Live) -> Result<(), TriggerError> {
+        match new.snapshot_handlers() {
+            0 => Ok(()),
+            1 if !self.registry.takes_snapshots(self.of) => Ok(()),
+            _ => Err(TriggerError::TakesSnapshots),
         }
     }
 }
@@ -303,42 +448,5 @@ fn check_switched(registry: &Registry, trigger: &Trigger, is_set: bool) -> Resul
         Ok(Subject::Probes(probe, _)) if is_set => check_records(&probe),
         Ok(_) => Ok(()),
         Err(_) => Err(TriggerError::NoEvent(format!("{group}:{event}")).into()),
-    }
-}
-
-/// A new trigger of an event.
-fn live(registry: &Registry, subject: &Subject, trigger: Trigger) -> Result<Live, ProbeError> {
-    check_switched(registry, &trigger, true)?;
-    let is_return = subject.is_return();
-    let new = subject.with_arguments(|arguments| {
-        let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
-        check_recorded(filter.as_ref(), &arguments.list)?;
-        let fields = Fields { list: &arguments.list, is_return, variables: registry };
-        Ok(Live::new(trigger, filter, &fields)?)
-    })?;
-    if matches!(subject, Subject::Synthetic(_)) && new.wants_stack() {
-        return Err(TriggerError::NoStack.into());
-    }
-    match new.name().and_then(|name| registry.histogram_named(name)) {
-        Some(other) => Ok(new.sharing(&other)?),
-        None => {
-            check_snapshots(registry, &new)?;
-            match new.most_bytes() {
-                Some(bytes) => Ok(new.within(registry.room.take(bytes)?)),
-                None => Ok(new),
-            }
-        }
-    }
-}
-
-/// Checks that one handler at most takes snapshots, as in the kernel.
-///
-/// # Errors
-/// [`TriggerError::TakesSnapshots`].
-fn check_snapshots(registry: &Registry, new: &Live) -> Result<(), TriggerError> {
-    match new.snapshot_handlers() {
-        0 => Ok(()),
-        1 if !registry.takes_snapshots() => Ok(()),
-        _ => Err(TriggerError::TakesSnapshots),
     }
 }

@@ -6,6 +6,7 @@ mod boot;
 mod contention;
 mod guest_patches;
 mod guest_steps;
+mod instance_triggers;
 mod instances;
 mod many;
 mod modules;

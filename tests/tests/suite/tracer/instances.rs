@@ -22,6 +22,7 @@ pub(crate) const CASES: &[Case] = cases![
     changes_during_hits_leave_no_event_at_the_top needs [Kvm, Repeat],
     instances_outlast_a_reboot needs [Kvm, QuickBoot],
     an_instance_that_is_read_is_not_removed needs [Kvm, Repeat],
+    the_command_line_makes_reads_and_removes_them needs [Kvm, Repeat],
     instances_are_made_and_removed_in_a_mount needs [Kvm, Fuse],
 ];
 
@@ -128,13 +129,13 @@ fn an_instance_has_the_files_that_are_about_its_events() {
         "tracing_on",
     ];
     assert_eq!(names(&service, "instances/foo"), files);
-    let of_event = ["enable", "filter", "format", "id"];
+    let of_event = ["enable", "filter", "format", "hist", "id", "trigger"];
     assert_eq!(names(&service, "instances/foo/events/kprobes/a"), of_event);
     for file in ["format", "id"] {
         let path = format!("events/kprobes/a/{file}");
         assert_eq!(cat(&service, &format!("instances/foo/{path}")), cat(&service, &path));
     }
-    for absent in ["kprobe_events", "events/kprobes/a/trigger", "instances", "README"] {
+    for absent in ["kprobe_events", "instances", "README"] {
         let answer = ask(&service, "GET", &format!("instances/foo/{absent}"), "");
         assert_eq!(answer.json()["code"], "ENOENT", "{absent}");
     }
@@ -389,6 +390,53 @@ fn an_instance_that_is_read_is_not_removed() {
     drop(reader);
     assert_eq!(remove(&service, "instances/foo"), None);
     assert_eq!(names(&service, "instances"), [""; 0]);
+}
+
+fn the_command_line_makes_reads_and_removes_them() {
+    let service = Service::restored(1);
+    let _ = service.ok(&["probe", "add", &format!("p:a {GETPID} n=\\7"), &format!("p:g/b {OPEN}")]);
+    append(&service, "events/enable", "0");
+    let _ = service.ok(&["instance", "add", "foo", "two words"]);
+    let _ = service.ok(&["instance", "enable", "foo", "a"]);
+    let _ = service.ok(&["instance", "enable", "two words", "kprobes:*", "g/b"]);
+    let listed = service.ok(&["instance", "list"]);
+    assert_eq!(listed, "NAME       ENABLED\nfoo        kprobes:a\ntwo words  g:b,kprobes:a\n");
+    let _ = service.ok(&["instance", "disable", "two words", "kprobes:a"]);
+    let listed = service.ok(&["--json", "instance", "list"]);
+    let expected =
+        r#"[{"name":"foo","enabled":["kprobes:a"]},{"name":"two words","enabled":["g:b"]}]"#;
+    assert_eq!(listed, format!("{expected}\n"));
+    work(&service, "getpid 3");
+    work(&service, "open /dev/null 2");
+    let count = |args: &[&str]| service.events(args).len();
+    let counts = || [&[][..], &["--instance", "foo"], &["--instance", "two words"]].map(count);
+    assert_eq!(counts(), [0, 3, 2]);
+    assert_eq!(count(&["--instance", "foo", "--last", "2"]), 2);
+    let newest = &service.events(&["--instance", "foo", "--last", "1"])[0];
+    assert_eq!((&newest["event"], &newest["seq"]), (&"a".into(), &3.into()), "numbers of its own");
+    let _ = service.ok(&["events", "clear", "--instance", "foo"]);
+    assert_eq!(counts(), [0, 0, 2]);
+    for args in [
+        &["instance", "rm", "none"][..],
+        &["instance", "enable", "none", "a"],
+        &["events", "--instance", "none"],
+        &["events", "clear", "--instance", "none"],
+        &["export", "--format", "chrome", "--instance", "none"],
+    ] {
+        let refused = service.client(args);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.ends_with("error: there is no instance `none` (ENOENT)\n"),
+            "{args:?}: {said}"
+        );
+    }
+    let there = service.client(&["instance", "add", "foo"]);
+    assert!(String::from_utf8_lossy(&there.stderr).contains("EEXIST"), "{there:?}");
+    let none = service.client(&["instance", "enable", "foo", "zz"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("there is no event `zz`"), "{none:?}");
+    let _ = service.ok(&["instance", "rm", "foo", "two words"]);
+    assert_eq!(service.ok(&["instance", "list", "--json"]), "[]\n");
 }
 
 /// A mount, which goes also when its test fails.

@@ -1,6 +1,7 @@
 //! The kernel tracer's files.
 
 pub(super) mod event_files;
+pub(super) mod instance_triggers;
 pub(super) mod instances;
 pub(super) mod oracle;
 pub(super) mod trace_cmd;

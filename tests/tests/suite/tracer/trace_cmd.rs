@@ -13,6 +13,8 @@ use crate::support::tracer::{append, ask, cat, events, replace, work};
 pub(crate) const CASES: &[Case] = cases![
     trace_cmd_reports_what_the_trace_shows(vcpus) needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_records_while_events_happen needs [Kvm, Fuse, Namespaces, TraceCmd],
+    trace_cmd_records_into_instances needs [Kvm, Fuse, Namespaces, TraceCmd],
+    trace_cmd_starts_stops_and_resets_an_instance needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_reads_each_format_and_option needs [Kvm, Fuse, Namespaces, TraceCmd],
     pages_are_taken_whole_and_tell_of_lost_events needs [Kvm, Repeat],
 ];
@@ -162,6 +164,74 @@ fn trace_cmd_records_while_events_happen() {
     let kept: Vec<String> = kept.lines().map(args).collect();
     let reported: Vec<String> = reported.into_iter().map(|Line(_, _, args)| args).collect();
     assert_eq!((kept.len(), &kept), (CALLS, &reported));
+}
+
+/// Number of events `getpid` of an instance in a report.
+fn reported_of(report: &str, instance: &str) -> usize {
+    let of = report.lines().filter_map(|text| text.trim().strip_prefix(&format!("{instance}:")));
+    let of_getpid = of.filter_map(line).filter(|Line(task, event, _)| {
+        assert!(task.starts_with("init-1 [000] "), "{task}");
+        event == "getpid"
+    });
+    of_getpid.count()
+}
+
+fn trace_cmd_records_into_instances() {
+    const CALLS: usize = 3000;
+    let service = Service::restored(1);
+    let mounted = Mounted::new(&service);
+    append(
+        &service,
+        "kprobe_events",
+        &format!("p:getpid {GETPID} n=\\7\np:other {GETPID}\np:open do_sys_openat2"),
+    );
+    append(&service, "events/kprobes/other/enable", "1");
+    // `bar` is there before; trace-cmd removes it, too.
+    assert_eq!(ask(&service, "PUT", "instances/bar", "").status, 204);
+    let report = mounted.run(&format!(
+        "trace-cmd record -q --nosplice -B foo -e kprobes:getpid -B bar -e kprobes:getpid -f 'n == 8' \
+         -o dat \"$EXOPROBE\" vm send getpid {CALLS} >&2
+        trace-cmd report dat; ls /sys/kernel/tracing/instances | wc -l"
+    ));
+    assert_eq!((reported_of(&report, "foo"), reported_of(&report, "bar")), (CALLS, 0), "{report}");
+    assert!(report.ends_with("\n0\n"), "{report}");
+    let kept = |query: &str| {
+        let path = format!("/v1/events?limit=10000{query}");
+        http::ask(service.socket(), "GET", &path, &[], b"").body.lines().count()
+    };
+    assert_eq!((kept("&probe=other"), kept("&probe=getpid")), (CALLS, 0), "those of the top");
+
+    // The top and an instance at once.
+    let report = mounted.run(&format!(
+        "trace-cmd record -q --nosplice -e kprobes:other -B bar -e kprobes:getpid -f 'n == 7' -o dat \
+         \"$EXOPROBE\" vm send getpid {CALLS} >&2
+        trace-cmd report dat"
+    ));
+    let of_top = report.lines().filter(|line| line.contains(" other: ")).count();
+    assert_eq!((of_top, reported_of(&report, "bar")), (CALLS, CALLS), "{report}");
+}
+
+fn trace_cmd_starts_stops_and_resets_an_instance() {
+    let service = Service::restored(1);
+    let mounted = Mounted::new(&service);
+    append(&service, "kprobe_events", &format!("p:getpid {GETPID}"));
+    let shown = mounted.run(
+        "send() { \"$EXOPROBE\" vm send getpid \"$1\" >&2; }
+        show() { trace-cmd show -B foo | grep -c ' getpid: ' || true; }
+        trace-cmd start -B foo -e kprobes:getpid >&2
+        send 5; show; trace-cmd stop -B foo
+        send 3; show; trace-cmd restart -B foo
+        send 4; show; trace-cmd clear -B foo
+        send 2; show; trace-cmd stat -B foo | grep Tracing
+        trace-cmd reset -B foo >&2
+        send 6; show; cat /sys/kernel/tracing/instances/foo/set_event; ls /sys/kernel/tracing/instances
+        echo 'p:getpid __x64_sys_getpid' > /sys/kernel/tracing/kprobe_events
+        trace-cmd start -B foo -e kprobes:getpid >&2
+        send 7; trace-cmd extract -B foo -o dat >&2; trace-cmd report dat | grep -c ' init-1 .* getpid: '
+        ls /sys/kernel/tracing/instances",
+    );
+    let expected = "5\n5\n9\n2\nTracing is enabled\n0\nfoo\n7\n";
+    assert_eq!(shown, expected, "trace-cmd's `reset` deletes probes, its `extract` the instance");
 }
 
 fn trace_cmd_reads_each_format_and_option() {

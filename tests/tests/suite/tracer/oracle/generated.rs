@@ -1,5 +1,6 @@
 //! Sessions: written ones, and those made of parts by a fixed seed.
 
+mod instance_triggers;
 mod instances;
 mod synthetic;
 
@@ -35,6 +36,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());
     sessions.extend(instances::all());
+    sessions.extend(instance_triggers::all());
     let mut titles = HashSet::new();
     sessions.retain(|session| titles.insert(session.title()));
     sessions

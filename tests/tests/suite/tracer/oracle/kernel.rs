@@ -31,7 +31,7 @@ show() {
     echo "$E"
 }
 clear() {
-    for t in events/kprobes/*/trigger events/g/*/trigger events/synthetic/*/trigger; do
+    for t in events/kprobes/*/trigger events/g/*/trigger events/synthetic/*/trigger instances/*/events/*/*/trigger; do
         [ -e $t ] || continue
         while read -r line; do
             case "$line" in '#'*) continue;; hist:*) line="${line% \[*}";; enable_*|disable_*) line="${line% if *}"; line="${line%:*}";; *) line="${line%%:*}";; esac
@@ -39,10 +39,13 @@ clear() {
         done < $t
     done 2> /dev/null
 }
+rmdir_all() { for i in instances/*; do [ ! -d "$i" ] || /bin/busybox rmdir "$i" 2> /dev/null || return 1; done; }
 begin() {
-    for i in instances/*; do [ -d "$i" ] && /bin/busybox rmdir "$i"; done
     echo 0 > events/enable
     clear
+    # An instance stays as long as one of its histograms has variables.
+    n=0
+    until rmdir_all || [ $n = 3 ]; do clear; n=$((n + 1)); done
     # Histograms whose variables others refer to go after those.
     n=0
     until { echo > kprobe_events && echo > synthetic_events; } 2> /dev/null || [ $n = 3 ]; do clear; n=$((n + 1)); done

@@ -2,12 +2,11 @@
 
 use super::session::{Answers, Session};
 
-/// Files and folders that ours lacks, of an instance and of an event in it (docs/tracer.md).
-const LACKING: [&str; 15] = [
+/// Files and folders of an instance that ours lacks (docs/tracer.md).
+const LACKING: [&str; 13] = [
     "buffer_percent",
     "buffer_subbuf_size_kb",
     "free_buffer",
-    "hist",
     "set_event_notrace_pid",
     "set_event_pid",
     "set_ftrace_filter",
@@ -18,7 +17,6 @@ const LACKING: [&str; 15] = [
     "trace_marker_raw",
     "tracing_cpumask",
     "tracing_max_latency",
-    "trigger",
 ];
 
 /// Names of the options that both tracers have.
