@@ -1,4 +1,4 @@
-//! `exoprobe instance`: trace instances, and which events they have enabled.
+//! `exoprobe instance`: trace instances and their events.
 
 use std::str::FromStr;
 
@@ -20,7 +20,7 @@ Examples:
 const LIST_EXAMPLES: &str = "\
 Examples:
   exoprobe instance list
-  exoprobe instance list --json | jq -r '.[] | select(.enabled == []) | .name'";
+  exoprobe instance list --json | jq -r '.[] | select(.events == []) | .name'";
 
 const ENABLE_EXAMPLES: &str = "\
 Examples:
@@ -38,10 +38,11 @@ pub(super) enum InstanceCommand {
     /// Make trace instances: each has events of its own, of the same probes
     #[command(after_help = ADD_EXAMPLES)]
     Add(Names),
-    /// List the instances, each with the events that are enabled in it
+    /// List the instances, each with the events that are enabled or have triggers in it
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Remove instances with their events, unless a reader follows these
+    /// Remove instances with their events, unless these are being read or a histogram there has
+    /// variables
     #[command(after_help = "Example:\n  exoprobe instance rm opens")]
     Rm(Names),
     /// Enable events in an instance, whether or not they are enabled elsewhere
@@ -117,8 +118,8 @@ impl FromStr for EventWord {
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,
-    /// `GROUP:EVENT` of the events that are enabled in it.
-    enabled: Vec<String>,
+    /// `GROUP:EVENT` of the events that are enabled or have triggers in it.
+    events: Vec<String>,
 }
 
 pub(super) async fn run(
@@ -163,10 +164,10 @@ async fn list(context: &mut Context<'_>) -> Result<(), CliError> {
         let document = serde_json::to_string(&all).map_err(ClientError::from)?;
         return Ok(context.print_json(&document)?);
     }
-    let rows = all.into_iter().map(|Listed { name, enabled }| {
-        vec![name, if enabled.is_empty() { "-".to_owned() } else { enabled.join(",") }]
+    let rows = all.into_iter().map(|Listed { name, events }| {
+        vec![name, if events.is_empty() { "-".to_owned() } else { events.join(",") }]
     });
-    let columns = [Column::Text("NAME"), Column::Text("ENABLED")];
+    let columns = [Column::Text("NAME"), Column::Text("EVENTS")];
     Ok(writeln!(context.out, "{}", table(&columns, rows))?)
 }
 
@@ -185,14 +186,14 @@ async fn instances(client: &Client) -> Result<Vec<Listed>, CliError> {
     let mut all = Vec::new();
     for Entry { name } in entries {
         let path = InstanceName(name.clone()).path(&["set_event"]);
-        let enabled = match client.get(&path).await {
-            Ok(enabled) => String::from_utf8_lossy(&enabled).into_owned(),
+        let events = match client.get(&path).await {
+            Ok(events) => String::from_utf8_lossy(&events).into_owned(),
             // It was removed meanwhile.
             Err(ClientError::Refused(problem)) if problem.code == "ENOENT" => continue,
             Err(error) => return Err(error.into()),
         };
-        let enabled = enabled.lines().map(str::to_owned).collect();
-        all.push(Listed { name, enabled });
+        let events = events.lines().map(str::to_owned).collect();
+        all.push(Listed { name, events });
     }
     Ok(all)
 }
@@ -262,10 +263,10 @@ mod tests {
         let (fake, _) = service();
         let (out, result) = exoprobe(&fake, &["instance", "list"]).await;
         result.unwrap();
-        assert_eq!(out, "NAME  ENABLED\na     g:e,kprobes:f\nb c   -\n");
+        assert_eq!(out, "NAME  EVENTS\na     g:e,kprobes:f\nb c   -\n");
         let (out, result) = exoprobe(&fake, &["instance", "list", "--json"]).await;
         result.unwrap();
-        let listed = r#"[{"name":"a","enabled":["g:e","kprobes:f"]},{"name":"b c","enabled":[]}]"#;
+        let listed = r#"[{"name":"a","events":["g:e","kprobes:f"]},{"name":"b c","events":[]}]"#;
         assert_eq!(out, format!("{listed}\n"));
     }
 

@@ -1,6 +1,6 @@
 //! The state of events in trace instances.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,6 +38,15 @@ pub(crate) type EventName = (Arc<str>, Arc<str>);
 /// Returns true if a trigger switches an event.
 pub(crate) fn switches(live: &Live, (group, event): &EventName) -> bool {
     live.switch().is_some_and(|to| (&*to.group, &*to.event) == (&**group, &**event))
+}
+
+/// Events that triggers switch in instances, for many look-ups.
+pub(crate) struct Switched(HashSet<(*const TraceInstance, EventName)>);
+
+impl Switched {
+    fn has(&self, of: &TraceInstance, name: &EventName) -> bool {
+        !self.0.is_empty() && self.0.contains(&(std::ptr::from_ref(of), name.clone()))
+    }
 }
 
 /// The events that are, or were, enabled, filtered or switched in trace instances, or have
@@ -88,10 +97,23 @@ impl InInstances {
         others.any(|(_, state)| state.triggers.iter().any(|live| switches(live, name)))
     }
 
+    /// All events that triggers of others switch in instances.
+    pub(crate) fn switched(&self) -> Switched {
+        let targets = self.triggered().flat_map(|(name, state)| {
+            let switches = state.triggers.iter().filter_map(|live| live.switch());
+            let others = switches.filter(|to| (&*to.group, &*to.event) != (&*name.0, &*name.1));
+            others.map(|to| {
+                let name = (to.group.as_str().into(), to.event.as_str().into());
+                (Arc::as_ptr(&state.instance), name)
+            })
+        });
+        Switched(targets.collect())
+    }
+
     /// The instances that look at the hits of an event.
-    pub(crate) fn takers(&self, name: &EventName) -> Vec<Taker> {
+    pub(crate) fn takers(&self, name: &EventName, switched: &Switched) -> Vec<Taker> {
         let taker = |state: &InInstance| {
-            let is_switched = self.is_switched(&state.instance, name);
+            let is_switched = switched.has(&state.instance, name);
             let looks = is_switched || state.is_enabled() || !state.triggers.is_empty();
             looks.then(|| Taker {
                 instance: Arc::clone(&state.instance),
@@ -113,9 +135,10 @@ impl InInstances {
     /// The events whose hits an instance looks at: those that are enabled there, have triggers
     /// there, or are switched by these.
     pub(crate) fn armed_in(&self, of: &TraceInstance) -> Vec<EventName> {
+        let switched = self.switched();
         let is_armed = |(name, state): &(&EventName, &InInstance)| {
             state.is_of(of)
-                && (state.is_enabled() || !state.triggers.is_empty() || self.is_switched(of, name))
+                && (state.is_enabled() || !state.triggers.is_empty() || switched.has(of, name))
         };
         self.all().filter(is_armed).map(|(name, _)| name.clone()).collect()
     }

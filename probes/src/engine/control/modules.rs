@@ -63,7 +63,10 @@ impl Control {
             }
             (Err(error), _) => {
                 tracing::debug!(%error, "modules");
-                return Ready::Now;
+                // They may be others by the time that the breakpoint at their end is there again.
+                let unwatched = kernel.modules.iter().map(|it| Arc::new(it.unwatched())).collect();
+                let are_watched = kernel.modules.iter().any(|it| it.is_watched);
+                (!is_watched && are_watched).then_some(unwatched)
             }
         };
         loaded.map_or(Ready::Now, |loaded| self.replace_modules(guest, &kernel, loaded, wait))

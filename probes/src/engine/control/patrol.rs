@@ -31,12 +31,13 @@ impl Control {
         if self.registry.probes.is_empty() {
             return self.advance(guest, Wait::ForVcpus);
         }
+        // Also where the kernel cannot be read any more: a vCPU waits.
+        self.make_way(guest);
         match self.attach(guest, Purpose::Probes) {
             Ok(Some(_)) => {}
             Ok(None) => return,
             Err(error) => return tracing::debug!(%error, "patrol"),
         }
-        self.make_way(guest);
         let Some(kernel) = self.kernel.running.clone() else { return };
         let mut changes = Changes::default();
         for site in self.registry.sites.values() {

@@ -84,9 +84,12 @@ impl RecordedProbe {
         };
         let keeps_stack = probe.actions.contains(&Action::Stack);
         let (cause, mut made) = (Cause::from(&hit), Vec::new());
-        let given = triggers.give(&hit, registry, keeps_stack, &mut taken.given, &mut made);
+        let mut in_instances = Vec::new();
+        let given = triggers.give(&hit, registry, keeps_stack, &mut taken.given, &mut in_instances);
         let steps = &mut taken.steps;
         let shown = triggers.apply(hit, registry, records_events, keeps_stack, steps, &mut made);
+        // The instances' last: what they make takes nothing of the others' room.
+        made.append(&mut in_instances);
         make(registry, made, cause, taken);
         if !shown && !given {
             // It was recorded for its triggers alone.

@@ -48,8 +48,12 @@ impl Engine {
         };
         let inside = std::mem::take(&mut pass.inside);
         let mut search = Search::new(guest, &inside, statistics);
-        // This thread may be the one that drains: see `tick`.
-        search.settle(&mut || _ = self.drain());
+        // This thread may be the one that drains and patrols: see `tick`. A vCPU that waits for a
+        // jmp to go must not wait for the search.
+        search.settle(&mut || {
+            self.drain();
+            self.lock().make_way(guest);
+        });
         self.lock().finish_pass(guest, pass, &mut search)
     }
 

@@ -27,23 +27,28 @@ impl Engine {
         control: &mut Control,
         subjects: &[Subject],
     ) -> Result<(), ProbeError> {
-        let mut replaced = Vec::new();
+        let (mut replaced, mut synthetics) = (Vec::new(), Vec::new());
+        let switched = control.registry.in_instances.switched();
         for subject in subjects {
             let before = subject.looks();
             let is_switched = before.as_ref().is_some_and(|before| before.is_switched);
-            let takers = control.registry.in_instances.takers(&subject.full_name());
+            let takers = control.registry.in_instances.takers(&subject.full_name(), &switched);
             let triggers = Triggers::new(Triggers::list_of(before.clone()), is_switched, takers);
             match subject {
-                Subject::Synthetic(synthetic) => synthetic.set_triggers(triggers),
+                Subject::Synthetic(synthetic) => synthetics.push((synthetic, triggers)),
                 // A filter of an event that is not enabled changes nothing.
                 Subject::Probes(..) if before.is_none() && triggers.is_none() => {}
                 Subject::Probes(_, ids) => replaced.push(Replaced { ids: ids.clone(), triggers }),
             }
         }
-        match replaced.is_empty() {
-            true => Ok(()),
-            false => self.replace_all(control, &replaced),
+        if !replaced.is_empty() {
+            self.replace_all(control, &replaced)?;
         }
+        // Last, as this cannot fail.
+        for (synthetic, triggers) in synthetics {
+            synthetic.set_triggers(triggers);
+        }
+        Ok(())
     }
 
     /// Replaces what looks at the hits of some events. Hits that were drained before are of before,

@@ -97,7 +97,8 @@ impl Engine {
                 control.registry.in_instances.of(instance, name).triggers = before;
             });
         }
-        let takers = control.registry.in_instances.takers(&name);
+        let in_instances = &control.registry.in_instances;
+        let takers = in_instances.takers(&name, &in_instances.switched());
         match subject {
             Subject::Probes(_, ids) => {
                 let is_switched = control.registry.is_switched(None, &name);

@@ -99,20 +99,16 @@ impl Recorder {
                 count(&probe.counters.filtered);
                 Done::CONTINUE
             }
-            [Action::Record] if !probe.wants_stack() => self.act_by_record(table, info, hit),
+            [Action::Record] if !probe.wants_stack() => {
+                let result = self.record(table.symbols.as_ref(), info, hit, &[]);
+                let verdict = match result.filter(|_| info.is_entry()) {
+                    Some(value) => leave(hit, value),
+                    None => Verdict::Continue,
+                };
+                Done { verdict, stop: false }
+            }
             _ => self.act_each(calls, table, info, hit),
         }
-    }
-
-    /// Runs the actions of a probe that records its hits, and no more.
-    #[inline(never)]
-    fn act_by_record(&self, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>) -> Done {
-        let result = self.record(table.symbols.as_ref(), info, hit, &[]);
-        let verdict = match result.filter(|_| info.is_entry()) {
-            Some(value) => leave(hit, value),
-            None => Verdict::Continue,
-        };
-        Done { verdict, stop: false }
     }
 
     /// Runs the actions of a probe that has several, or needs a back-trace.
@@ -174,7 +170,7 @@ impl Recorder {
 
     /// Writes a record, or gives it to the probe's consumer. Returns the consumer's result for the
     /// function.
-    #[inline]
+    #[inline(never)]
     fn record(
         &self,
         symbols: Option<&SymbolTable>,
@@ -347,6 +343,7 @@ fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {
 
 /// Leaves the function whose entry was hit. Continues in the function if its return address cannot
 /// be read.
+#[inline(never)]
 fn leave(hit: &mut Hit<'_>, value: u64) -> Verdict {
     let Some(ret_addr) = hit.memory.word(Gva(hit.regs.rsp)) else { return Verdict::Continue };
     hit.regs.rax = value;

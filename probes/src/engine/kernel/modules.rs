@@ -114,6 +114,13 @@ impl Loaded {
         Arc::clone(&self.table)
     }
 
+    /// The same module while the engine has no breakpoint at the end of modules.
+    pub(crate) fn unwatched(&self) -> Self {
+        let Self { module, table, special, .. } = self;
+        let (module, table, special) = (module.clone(), Arc::clone(table), Arc::clone(special));
+        Self { module, table, special, is_watched: false }
+    }
+
     /// Returns true if `other` has the same text and tables, read at the same time.
     pub(crate) fn is_as_read(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.special, &other.special) && Arc::ptr_eq(&self.table, &other.table)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use exoprobe_guest::Gva;
+use exoprobe_introspect::ModuleState;
 
 use crate::detour::BRANCHES_MAX;
 use crate::engine::kernel::modules::Loaded;
@@ -20,6 +21,8 @@ pub(crate) enum Unjudged {
     InitText(Gva),
     #[error("its text for initialization is not freed yet, and may have jumps into it")]
     Beginning,
+    #[error("it is not live yet, or being unloaded")]
+    NotLive,
     #[error("it is a live patch, and the kernel relocates its text later")]
     LivePatch,
     #[error("there is no breakpoint at free_module, so its end would not be known in time")]
@@ -37,6 +40,8 @@ pub(crate) fn check_module(kernel: &Kernel, at: Gva) -> Result<(), Unjudged> {
         module if !module.text.contains(&at) => Err(Unjudged::InitText(at)),
         module if !module.init_text.is_empty() => Err(Unjudged::Beginning),
         module if module.live_patch => Err(Unjudged::LivePatch),
+        // It may be past the breakpoint at its end.
+        module if module.state != ModuleState::Live => Err(Unjudged::NotLive),
         _ if !loaded.is_watched => Err(Unjudged::Unwatched),
         _ => Ok(()),
     }

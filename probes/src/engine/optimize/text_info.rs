@@ -23,6 +23,9 @@ const THUNKS: [&str; 3] =
 const COLD: &str = ".cold";
 /// All functions of a module may have so many times the bytes of its text: some have two names.
 const OVERLAPS: u64 = 2;
+/// So many of a module's functions may begin within another: a look for the functions near an
+/// address passes over them.
+const NESTED_MAX: usize = 512;
 
 /// The reason why nothing is known of a module's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +74,8 @@ impl TextInfo {
         let own = format!("{}:*", module.module.name);
         let functions = functions_in(kernel, &text, kernel.symbols.search(&own));
         let len = |range: &Range<Gva>| range.end.0.saturating_sub(range.start.0);
-        if functions.iter().map(len).sum::<u64>() > len(&text).saturating_mul(OVERLAPS) {
+        let most = len(&text).saturating_mul(OVERLAPS);
+        if functions.iter().map(len).sum::<u64>() > most || nested(&functions) > NESTED_MAX {
             return Err(UnknownText::Overlapping);
         }
         let memory = kernel.memory();
@@ -134,6 +138,10 @@ impl TextInfo {
         let symbols = &self.kernel.symbols;
         let Some(function) = symbols.function_at(at) else { return Vec::new() };
         let base = function.name.split(COLD).next().unwrap_or(function.name);
+        // No compiler makes such a name, which would be a pattern here.
+        if base.contains(['*', '?', '[']) {
+            return Vec::new();
+        }
         let base = match &self.module {
             Some(loaded) => format!("{}:{base}", loaded.module.name),
             None => base.to_owned(),
@@ -159,6 +167,17 @@ fn functions_in<'a>(
     functions.sort_unstable_by_key(|function| function.start);
     functions.dedup_by_key(|function| function.start);
     functions
+}
+
+/// Number of functions that begin within another. They are in order.
+fn nested(functions: &[Range<Gva>]) -> usize {
+    let mut end = Gva(0);
+    let mut begins_within = |function: &&Range<Gva>| {
+        let is_within = function.start < end;
+        end = end.max(function.end);
+        is_within
+    };
+    functions.iter().filter(|function| begins_within(function)).count()
 }
 
 /// The parts of a text that are in none of its functions, which are in order.
@@ -220,5 +239,19 @@ impl TextFacts for TextInfo {
                     || self.kernel.symbols.text_kind(at) != Some(TextKind::Core)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_that_begin_within_others_are_counted() {
+        let functions = |all: &[(u64, u64)]| -> Vec<Range<Gva>> {
+            all.iter().map(|(start, end)| Gva(*start)..Gva(*end)).collect()
+        };
+        assert_eq!(nested(&functions(&[(0, 4), (4, 8), (16, 20)])), 0);
+        assert_eq!(nested(&functions(&[(0, 16), (1, 2), (3, 4), (15, 20), (18, 19), (20, 21)])), 4);
     }
 }

@@ -400,11 +400,11 @@ fn the_command_line_makes_reads_and_removes_them() {
     let _ = service.ok(&["instance", "enable", "foo", "a"]);
     let _ = service.ok(&["instance", "enable", "two words", "kprobes:*", "g/b"]);
     let listed = service.ok(&["instance", "list"]);
-    assert_eq!(listed, "NAME       ENABLED\nfoo        kprobes:a\ntwo words  g:b,kprobes:a\n");
+    assert_eq!(listed, "NAME       EVENTS\nfoo        kprobes:a\ntwo words  g:b,kprobes:a\n");
     let _ = service.ok(&["instance", "disable", "two words", "kprobes:a"]);
     let listed = service.ok(&["--json", "instance", "list"]);
     let expected =
-        r#"[{"name":"foo","enabled":["kprobes:a"]},{"name":"two words","enabled":["g:b"]}]"#;
+        r#"[{"name":"foo","events":["kprobes:a"]},{"name":"two words","events":["g:b"]}]"#;
     assert_eq!(listed, format!("{expected}\n"));
     work(&service, "getpid 3");
     work(&service, "open /dev/null 2");
