@@ -19,7 +19,7 @@ fn a_command_may_have_a_number() {
 
 #[test]
 fn parses_every_command() {
-    let cases: [(&[u8], Command<'_>); 48] = [
+    let cases: [(&[u8], Command<'_>); 49] = [
         (b"getpid 1000", Command::Work(Work::Getpid(1000))),
         (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
         (b"fork 2", Command::Work(Work::Fork(2))),
