@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exoprobe_probes::Engine;
 
-use crate::buffer;
 use crate::error::TracerError;
 use crate::instance::Instance;
-use crate::node::{EventFile, File, Node, NodeKind, split_instance};
+use crate::node::{EventFile, Node, NodeKind, split_instance};
 use crate::readers::{KeptEvents, LinesReader, Pipe, RawPipe};
 
 /// Most instances: each looks at every hit of its events.
@@ -217,10 +216,7 @@ impl Tracer {
     /// [`TracerError`]: `ENOENT`, `EISDIR`, and what the engine says.
     pub fn read(&self, path: &str) -> Result<String, TracerError> {
         let (of, path) = self.at(path)?;
-        if of.find(&path)? == Node::File(File::SavedCmdlines) {
-            return Ok(buffer::tasks_text(&self.tasks()));
-        }
-        of.read(&path)
+        of.read(&path, || self.tasks())
     }
 
     /// The tasks of all events that are kept. One of several names has that of the top's events.

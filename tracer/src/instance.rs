@@ -215,8 +215,12 @@ impl Instance {
         (header, self.reader(Lines::Page(page, 0)))
     }
 
-    /// The text of a file as it is now.
-    pub(crate) fn read(&self, path: &str) -> Result<String, TracerError> {
+    /// The text of a file as it is now; `tasks` gives those of all instances' events.
+    pub(crate) fn read(
+        &self,
+        path: &str,
+        tasks: impl FnOnce() -> BTreeMap<u32, String>,
+    ) -> Result<String, TracerError> {
         let node = self.find(path)?;
         if let Node::GroupFilter(_) = node {
             return Ok(GROUP_FILTER.to_owned());
@@ -228,7 +232,7 @@ impl Instance {
             ));
         }
         match &node {
-            Node::File(file) => self.read_file(*file),
+            Node::File(file) => self.read_file(*file, tasks),
             Node::Option(option) => Ok(self.options().get().text(*option)),
             Node::OfCpu(cpu, CpuFile::Trace) => Ok(all_lines(self.open_cpu(*cpu))),
             Node::OfCpu(cpu, CpuFile::TracePipe) => {
@@ -250,7 +254,11 @@ impl Instance {
         }
     }
 
-    fn read_file(&self, file: File) -> Result<String, TracerError> {
+    fn read_file(
+        &self,
+        file: File,
+        tasks: impl FnOnce() -> BTreeMap<u32, String>,
+    ) -> Result<String, TracerError> {
         let (engine, scope) = (&**self.engine(), self.scope());
         let digit = |on: bool| if on { "1\n" } else { "0\n" }.to_owned();
         Ok(match file {
@@ -280,7 +288,7 @@ impl Instance {
             File::TraceClock => buffer::CLOCKS.to_owned(),
             File::TraceOptions => self.options().get().listing(),
             File::BufferSize => buffer::size_text(scope.store(), self.vcpus),
-            File::SavedCmdlines => buffer::tasks_text(&self.tasks()),
+            File::SavedCmdlines => buffer::tasks_text(&tasks()),
             File::BufferTotalSize => buffer::size_text(scope.store(), 1),
             File::TracingOn => {
                 self.engine().drain();

@@ -45,55 +45,37 @@ impl<'a> Scope<'a> {
 
     pub(crate) fn set_trigger(
         self,
-        (group, event): (&str, &str),
+        event: (&str, &str),
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
-        match self.own {
-            None => self.engine.set_trigger(group, event, command),
-            Some(own) => self.engine.set_trigger_in(own, (group, event), command),
-        }
+        self.engine.set_trigger_at(self.own, event, command)
     }
 
     pub(crate) fn check_trigger(
         self,
-        (group, event): (&str, &str),
+        event: (&str, &str),
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
-        match self.own {
-            None => self.engine.check_trigger(group, event, command),
-            Some(own) => self.engine.check_trigger_in(own, (group, event), command),
-        }
+        self.engine.check_trigger_at(self.own, event, command)
     }
 
-    pub(crate) fn remove_histograms(self, (group, event): (&str, &str)) -> Result<(), ProbeError> {
-        match self.own {
-            None => self.engine.remove_histograms(group, event),
-            Some(own) => self.engine.remove_histograms_in(own, (group, event)),
-        }
+    pub(crate) fn remove_histograms(self, event: (&str, &str)) -> Result<(), ProbeError> {
+        self.engine.remove_histograms_at(self.own, event)
     }
 
-    pub(crate) fn triggers(self, (group, event): (&str, &str)) -> Result<Vec<String>, ProbeError> {
-        match self.own {
-            None => self.engine.triggers(group, event),
-            Some(own) => self.engine.triggers_in(own, (group, event)),
-        }
+    pub(crate) fn triggers(self, event: (&str, &str)) -> Result<Vec<String>, ProbeError> {
+        self.engine.triggers_at(self.own, event)
     }
 
     pub(crate) fn histogram_tables(
         self,
-        (group, event): (&str, &str),
+        event: (&str, &str),
     ) -> Result<Vec<HistogramTable>, ProbeError> {
-        match self.own {
-            None => self.engine.histogram_tables(group, event),
-            Some(own) => self.engine.histogram_tables_in(own, (group, event)),
-        }
+        self.engine.histogram_tables_at(self.own, event)
     }
 
     pub(crate) fn takes_snapshots(self) -> bool {
-        match self.own {
-            None => self.engine.takes_snapshots(),
-            Some(own) => self.engine.takes_snapshots_in(own),
-        }
+        self.engine.takes_snapshots_at(self.own)
     }
 
     /// The filter of an event, which is `of_top` at the top.

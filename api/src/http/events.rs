@@ -131,14 +131,15 @@ pub(crate) async fn events(
     let as_sse = sse::is_wanted(&headers);
     let resumed =
         sse::last_event_id(&headers)?.filter(|_| as_sse).map(|last| last.saturating_add(1));
-    let of = api.tracer.events(query.instance.as_deref())?;
-    let (events, wanted) = (of.clone(), query.clone());
+    let (tracer, wanted) = (api.tracer, query.clone());
     let selected = blocking(move || {
+        let of = tracer.events(wanted.instance.as_deref())?;
         // Hits of before are events before the next one, or the newest, is looked for.
-        events.engine().drain();
-        wanted.selection(&events)
+        of.engine().drain();
+        let selected = wanted.selection(&of)?;
+        Ok::<_, Problem>((of, selected))
     });
-    let (selection, from) = selected.await??;
+    let (of, (selection, from)) = selected.await??;
     let from = resumed.or(from);
     if query.follow.unwrap_or(as_sse) {
         let pages = follow(of, api.closing, from, query.limit, selection);
@@ -163,14 +164,14 @@ pub(crate) async fn clear(
     State(api): State<EventsApi>,
     Query(query): Query<ClearQuery>,
 ) -> Result<StatusCode, Problem> {
-    let of = api.tracer.events(query.instance.as_deref())?;
-    blocking(move || {
+    let cleared = blocking(move || {
+        let of = api.tracer.events(query.instance.as_deref())?;
         // Hits of before are moved into the store first, so that they go as well.
         of.engine().drain();
         of.store().clear();
-    })
-    .await?;
-    Ok(StatusCode::NO_CONTENT)
+        Ok::<_, Problem>(StatusCode::NO_CONTENT)
+    });
+    cleared.await?
 }
 
 /// A page; a reader that does not say where to start has lost nothing.

@@ -19,6 +19,10 @@ const TEXT_MAX: u64 = 256 << 20;
 pub const BRANCHES_MAX: usize = 4 << 20;
 /// Bytes of a branch's long displacement, which ends it.
 const LONG: u32 = 4;
+/// Of xbegin's other one.
+const XBEGIN_SHORT: u32 = 2;
+/// The last byte of xbegin's opcode.
+const XBEGIN: u8 = 0xf8;
 /// Farthest that a branch with a displacement of one byte is from its target, with its own bytes.
 const SHORT_REACH: u32 = 128 + 15;
 /// Bytes of `jmp rel32`.
@@ -52,7 +56,7 @@ struct Function {
     is_decoded: bool,
 }
 
-/// Four bytes that are the displacement of a branch, if one ends there: offsets in the text.
+/// Bytes that are the displacement of a branch, if one ends there: offsets in the text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LongBranch {
     target: u32,
@@ -99,10 +103,9 @@ impl Targets {
         let len = u32::try_from(self.text.end - self.text.start).expect("at most TEXT_MAX");
         for function in &self.functions {
             let Some(bytes) = read(self.range(function)) else { continue };
-            for displacement in displacements(&bytes) {
-                let at = function.start + displacement;
-                let four = bytes[displacement as usize..].first_chunk().expect("it is whole");
-                let target = (at + LONG).wrapping_add(u32::from_le_bytes(*four));
+            for branch in long_branches(&bytes) {
+                let target = function.start.wrapping_add(branch.target);
+                let displacement = function.start + branch.displacement;
                 // Functions' starts, the targets of calls, are known.
                 if target < len && !is_set(&self.bits, target) {
                     if self.branches.len() == most {
@@ -110,7 +113,7 @@ impl Targets {
                         self.branches = Vec::new();
                         return;
                     }
-                    self.branches.push(LongBranch { target, displacement: at });
+                    self.branches.push(LongBranch { target, displacement });
                 }
             }
         }
@@ -121,24 +124,14 @@ impl Targets {
     /// for text that is no function's. Returns the first place that may have an indirect jmp.
     pub fn add_any(&mut self, start: Gva, bytes: &[u8]) -> Option<Gva> {
         let at = |offset: usize| start.wrapping_add(offset as u64);
-        for displacement in displacements(bytes) {
-            let displacement = displacement as usize;
-            let four = bytes[displacement..].first_chunk().expect("it is whole");
-            let distance = i64::from(i32::from_le_bytes(*four));
-            self.add(at(displacement + LONG as usize).wrapping_add(distance.cast_unsigned()));
+        for LongBranch { target, .. } in long_branches(bytes) {
+            self.add(start.wrapping_add(i64::from(target.cast_signed()).cast_unsigned()));
         }
         for (offset, pair) in bytes.windows(2).enumerate() {
             // jcc, loop, jrcxz and jmp.
             if matches!(pair[0], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb) {
                 let distance = i64::from(pair[1].cast_signed());
                 self.add(at(offset + 2).wrapping_add(distance.cast_unsigned()));
-            }
-        }
-        // xbegin with a displacement of 2 bytes.
-        for (offset, insn) in bytes.windows(4).enumerate() {
-            if insn[..2] == [0xc7, 0xf8] {
-                let distance = i64::from(i16::from_le_bytes([insn[2], insn[3]]));
-                self.add(at(offset + 4).wrapping_add(distance.cast_unsigned()));
             }
         }
         let mut pairs = bytes.windows(2);
@@ -251,18 +244,30 @@ impl Targets {
     }
 }
 
-/// Places of what may be whole displacements of 4 bytes: they come after the opcodes of jmp, call,
-/// jcc and xbegin (Intel SDM vol. 2, Appendix A).
-fn displacements(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    let may_be = |at: usize| match bytes[at] {
+/// Possible branches with long displacements, relative to the begin of the bytes: the displacements
+/// come after the opcodes of jmp, call, jcc and xbegin (Intel SDM vol. 2, Appendix A).
+fn long_branches(bytes: &[u8]) -> impl Iterator<Item = LongBranch> {
+    let may_be = |at: &usize| match bytes[*at] {
         0xe8 | 0xe9 => true,
-        0x80..=0x8f => at > 0 && bytes[at - 1] == 0x0f,
-        0xf8 => at > 0 && bytes[at - 1] == 0xc7,
+        0x80..=0x8f => *at > 0 && bytes[at - 1] == 0x0f,
+        XBEGIN => *at > 0 && bytes[at - 1] == 0xc7,
         _ => false,
     };
-    let opcodes = 0..bytes.len().saturating_sub(LONG as usize);
-    let opcodes = opcodes.filter(move |at| may_be(*at));
-    opcodes.filter_map(|opcode| u32::try_from(opcode + 1).ok())
+    (0..bytes.len()).filter(may_be).flat_map(|opcode| branches_of(bytes, opcode))
+}
+
+/// The branches that the last byte of an opcode may be of: with a displacement of 4 bytes, and of 2
+/// for xbegin.
+fn branches_of(bytes: &[u8], opcode: usize) -> impl Iterator<Item = LongBranch> {
+    let displacement = u32::try_from(opcode + 1).expect("a text has at most TEXT_MAX bytes");
+    let (rest, is_xbegin) = (&bytes[opcode + 1..], bytes[opcode] == XBEGIN);
+    let long = rest.first_chunk().map(|four| (LONG, i32::from_le_bytes(*four)));
+    let short = rest.first_chunk().filter(|_| is_xbegin);
+    let short = short.map(|two| (XBEGIN_SHORT, i16::from_le_bytes(*two).into()));
+    long.into_iter().chain(short).map(move |(len, distance)| {
+        let target = (displacement + len).wrapping_add(distance.cast_unsigned());
+        LongBranch { target, displacement }
+    })
 }
 
 /// Returns true if this byte after 0xff makes it a jmp to what an operand says: near, or far, which

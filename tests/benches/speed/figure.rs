@@ -1,8 +1,14 @@
 //! Printed figures.
 
+use std::time::Duration;
+
 /// Prints one figure beside what is asked of it.
 pub(crate) fn figure(name: &str, value: &str, asked: &str) {
     println!("{name:<58} {value:>14}   {asked}");
+}
+
+pub(crate) fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
 /// The least of so many measurements.

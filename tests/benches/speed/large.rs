@@ -1,15 +1,15 @@
 //! A guest with much RAM: 500 probes optimized and removed, and how long that stops it.
 
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exoprobe_guest::Gpa;
-use exoprobe_probes::{Action, ProbeDefinition, Selection, StopStatistics};
-use exoprobe_tests::{TestGuest, definition};
+use exoprobe_probes::{ProbeDefinition, ProbeStatus, Selection, StopStatistics};
+use exoprobe_tests::TestGuest;
 use exoprobe_vmm::VmConfig;
 
-use crate::figure::figure;
+use crate::figure::{figure, milliseconds};
+use crate::functions::{Functions, optimize};
 
 const PROBES: usize = 500;
 /// MiB of RAM, and MiB of them that the host has memory for.
@@ -21,8 +21,6 @@ const PAGES: usize = (1 << 20) / PAGE;
 const ROUNDS: usize = 5;
 /// Milliseconds of the guest's loop: longer than the rounds.
 const LOOP_MS: u64 = 20_000;
-/// Passes of the optimizer, at most.
-const PASSES: usize = 40;
 
 /// Measures and prints.
 pub(crate) fn run() {
@@ -41,27 +39,23 @@ fn measure(mib: u64, touched: usize) {
     let probes = definitions(&guest);
     let before = guest.engine.stop_statistics();
     figure(&format!("{name}: the guest's longest gap, without"), &gap(&guest, || ()), "");
-    let (mut optimized, mut took) = (0, [0.0_f64; 2]);
+    let (mut optimized, mut took) = (0, [Duration::ZERO; 2]);
     let with = gap(&guest, || {
         for _ in 0..ROUNDS {
             let begun = Instant::now();
             guest.engine.register(probes.clone()).expect("taken");
-            for _ in 0..PASSES {
-                if guest.engine.optimize().waiting == 0 {
-                    break;
-                }
-            }
-            took[0] = took[0].max(begun.elapsed().as_secs_f64());
+            optimize(&guest);
+            took[0] = took[0].max(begun.elapsed());
             optimized = guest.engine.list().iter().filter(|probe| probe.optimized).count();
             let begun = Instant::now();
             guest.engine.unregister(Selection::all()).expect("they are there");
-            took[1] = took[1].max(begun.elapsed().as_secs_f64());
+            took[1] = took[1].max(begun.elapsed());
         }
     });
     figure(&format!("  with {PROBES} probes, {optimized} optimized, {ROUNDS} times"), &with, "");
     let StopStatistics { stops, longest, .. } = guest.engine.stop_statistics();
     figure("  stops", &(stops - before.stops).to_string(), "");
-    figure("  the longest stop", &milliseconds(longest.as_secs_f64()), "<= 2 ms");
+    figure("  the longest stop", &milliseconds(longest), "<= 2 ms");
     figure("  longest to register and optimize", &milliseconds(took[0]), "");
     figure("  longest to remove", &milliseconds(took[1]), "");
     guest.assert_unharmed();
@@ -79,16 +73,10 @@ fn touch(guest: &TestGuest, mib: usize) {
 
 /// The first functions of the kernel whose probes would be optimized.
 fn definitions(guest: &TestGuest) -> Vec<ProbeDefinition> {
-    let all = ProbeDefinition { actions: vec![Action::Count], ..definition("p:all/* *") };
-    let all = guest.engine.expand(vec![all], usize::MAX).expect("they match");
-    let accepted = guest.engine.rehearse(all.clone()).expect("it runs").accepted;
-    let fit: HashSet<String> = accepted
-        .into_iter()
-        .filter(|probe| probe.unoptimized_reason.is_none())
-        .filter_map(|probe| probe.symbol_name)
-        .collect();
-    let is_fit = |one: &ProbeDefinition| one.symbol_name.as_ref().is_some_and(|n| fit.contains(n));
-    all.definitions.into_iter().map(|one| one.definition).filter(is_fit).take(PROBES).collect()
+    let all = Functions::of(guest);
+    let rehearsal = all.rehearse(guest);
+    let would_be = |probe: &ProbeStatus| probe.unoptimized_reason.is_none();
+    all.accepted(&rehearsal, would_be).take(PROBES).collect()
 }
 
 /// The longest time that a loop in the guest's user mode was not run, while the host does `act`.
@@ -98,10 +86,6 @@ fn gap(guest: &TestGuest, act: impl FnOnce()) -> String {
         act();
         guest_loop.join().expect("the loop ends")
     });
-    let khz = f64::from(guest.vm.clock().khz());
-    milliseconds(f64::from(u32::try_from(ticks).expect("seconds")) / khz / 1e3)
-}
-
-fn milliseconds(seconds: f64) -> String {
-    format!("{:.1} ms", seconds * 1e3)
+    let khz = u64::from(guest.vm.clock().khz());
+    milliseconds(Duration::from_micros(ticks * 1000 / khz))
 }

@@ -5,6 +5,7 @@
 mod consumer;
 mod detour;
 mod figure;
+mod functions;
 mod hit;
 mod large;
 mod machine;

@@ -1,19 +1,18 @@
 //! Thousands of probes at once: registered, armed, optimized, listed, hit, disabled and removed.
 
-use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Instant;
 
-use exoprobe_probes::{Action, Batch, NewProbe, ProbeDefinition, Selection, StopStatistics};
-use exoprobe_tests::{TestGuest, definition};
+use exoprobe_probes::{Batch, NewProbe, ProbeDefinition, ProbeStatus, Selection, StopStatistics};
+use exoprobe_tests::TestGuest;
 
-use crate::figure::figure;
+use crate::figure::{figure, milliseconds};
+use crate::functions::{Functions, counting, optimize};
 
 const SIZES: [usize; 2] = [1000, 10_000];
 /// The probe among the others that is hit.
 const HIT: &str = "__x64_sys_getpid";
 const CALLS: u64 = 2000;
-/// Passes of the optimizer, at most.
-const PASSES: usize = 40;
 
 /// Measures and prints.
 pub(crate) fn run() {
@@ -26,27 +25,17 @@ pub(crate) fn run() {
 /// how
 /// long the check of all takes.
 fn definitions(guest: &TestGuest, count: usize) -> Vec<ProbeDefinition> {
-    let counting =
-        |line: &str| ProbeDefinition { actions: vec![Action::Count], ..definition(line) };
-    let all = timed(guest, "a pattern of all functions written out", "", || {
-        guest.engine.expand(vec![counting("p:all/* *")], usize::MAX).expect("they match")
-    });
-    let name = format!("{} functions checked by a dry run", all.definitions.len());
-    let rehearsal =
-        timed(guest, &name, "", || guest.engine.rehearse(all.clone()).expect("it runs"));
+    let all = timed(guest, "a pattern of all functions written out", "", || Functions::of(guest));
+    let name = format!("{} functions checked by a dry run", all.count());
+    let rehearsal = timed(guest, &name, "", || all.rehearse(guest));
     let mut rules = BTreeMap::<&str, usize>::new();
     for refused in &rehearsal.refused {
         *rules.entry(refused.error.rule()).or_default() += 1;
     }
     rules.iter().for_each(|(rule, count)| figure(&format!("  {rule}"), &count.to_string(), ""));
-    let accepted: HashSet<&str> =
-        rehearsal.accepted.iter().filter_map(|probe| probe.symbol_name.as_deref()).collect();
     let mut taken = vec![counting(&format!("p:kprobes/hit {HIT}"))];
-    let others = all.definitions.into_iter().map(|one| one.definition);
-    let is_taken = |one: &ProbeDefinition| {
-        one.symbol_name.as_deref().is_some_and(|name| name != HIT && accepted.contains(name))
-    };
-    taken.extend(others.filter(is_taken).take(count - 1));
+    let is_other = |probe: &ProbeStatus| probe.symbol_name.as_deref() != Some(HIT);
+    taken.extend(all.accepted(&rehearsal, is_other).take(count - 1));
     taken
 }
 
@@ -64,10 +53,6 @@ fn timed<T>(guest: &TestGuest, name: &str, asked: &str, act: impl FnOnce() -> T)
     done
 }
 
-fn milliseconds(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
-}
-
 fn measure(size: usize) {
     let guest = TestGuest::restored(1);
     let definitions = definitions(&guest, size);
@@ -79,16 +64,7 @@ fn measure(size: usize) {
     timed(&guest, &of("armed"), "< 1 s", || engine.register(Batch::from(probes)).expect("taken"));
     timed(&guest, &of("listed, all int3s"), "< 100 ms", || engine.list().len());
     timed(&guest, &of("patrol, all int3s"), "", || engine.patrol());
-    let mut passes = 0;
-    timed(&guest, &of("optimized"), "one stop", || {
-        while passes < PASSES {
-            let done = engine.optimize();
-            passes += 1;
-            if done.waiting == 0 {
-                break;
-            }
-        }
-    });
+    timed(&guest, &of("optimized"), "one stop", || optimize(&guest));
     let list = timed(&guest, &of("listed"), "< 100 ms", || engine.list());
     let mut reasons = std::collections::BTreeMap::<String, usize>::new();
     for probe in &list {

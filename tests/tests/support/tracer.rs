@@ -46,6 +46,12 @@ pub(crate) fn events(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with('#')).collect()
 }
 
+/// The number after a name in a text of `hist`.
+pub(crate) fn total(hist: &str, name: &str) -> u64 {
+    let line = hist.lines().find_map(|line| line.trim_start().strip_prefix(name));
+    line.unwrap_or_else(|| panic!("{name} in {hist}")).trim().parse().unwrap()
+}
+
 /// A reader of a file without an end, after the answer's head.
 pub(crate) fn pipe(service: &Service, path: &str) -> BufReader<UnixStream> {
     let mut stream = UnixStream::connect(service.socket()).unwrap();

@@ -93,8 +93,7 @@ impl InInstances {
 
     /// Returns true if a trigger of another event switches this one in an instance.
     pub(crate) fn is_switched(&self, of: &TraceInstance, name: &EventName) -> bool {
-        let mut others = self.triggered_in(of).filter(|(other, _)| *other != name);
-        others.any(|(_, state)| state.triggers.iter().any(|live| switches(live, name)))
+        self.switched().has(of, name)
     }
 
     /// All events that triggers of others switch in instances.

@@ -140,14 +140,19 @@ impl Engine {
     /// Moves all recorded hits into the event store, merged by time; one whose handler took long
     /// may come behind later ones that were moved before. Gives how many they were.
     pub fn drain(&self) -> usize {
-        self.drain_as(&mut self.lock(), &|probe| probe.triggers())
+        self.drain_in(&mut self.lock())
+    }
+
+    /// As [`Self::drain`], under the lock.
+    pub(crate) fn drain_in(&self, control: &mut Control) -> usize {
+        self.drain_as(control, &|probe| probe.triggers())
     }
 
     /// As [`Self::drain`], and adds what detours have counted to the probes' counters: that takes
     /// time for each optimized probe.
     pub(crate) fn drain_locked(&self, control: &mut Control) -> usize {
         control.rings.count(self.guest.hidden());
-        self.drain_as(control, &|probe| probe.triggers())
+        self.drain_in(control)
     }
 
     /// As [`Self::drain_locked`], where something looks at all hits of some of these probes: what

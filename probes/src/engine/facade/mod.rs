@@ -10,7 +10,6 @@ pub(crate) mod drain;
 pub(crate) mod dump;
 pub(crate) mod engine;
 pub(crate) mod filters;
-pub(crate) mod instance_triggers;
 pub(crate) mod instances;
 pub(crate) mod mark;
 pub(crate) mod optimize;

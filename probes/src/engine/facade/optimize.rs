@@ -51,8 +51,9 @@ impl Engine {
         // This thread may be the one that drains and patrols: see `tick`. A vCPU that waits for a
         // jmp to go must not wait for the search.
         search.settle(&mut || {
-            self.drain();
-            self.lock().make_way(guest);
+            let mut control = self.lock();
+            self.drain_in(&mut control);
+            control.make_way(guest);
         });
         self.lock().finish_pass(guest, pass, &mut search)
     }

@@ -43,8 +43,12 @@ impl Engine {
         self.set_trigger_at(None, (group, event), command)
     }
 
-    /// As [`Self::set_trigger`], at a place.
-    pub(super) fn set_trigger_at(
+    /// As [`Self::set_trigger`], of an event in a trace instance, or at the top (`None`): in an
+    /// instance it acts on that instance.
+    ///
+    /// # Errors
+    /// As [`Self::set_trigger`], and [`ProbeError::NoInstance`].
+    pub fn set_trigger_at(
         &self,
         of: Place<'_>,
         (group, event): (&str, &str),
@@ -126,8 +130,11 @@ impl Engine {
         self.check_trigger_at(None, (group, event), command)
     }
 
-    /// As [`Self::check_trigger`], at a place.
-    pub(super) fn check_trigger_at(
+    /// As [`Self::check_trigger`], of an event in a trace instance, or at the top (`None`).
+    ///
+    /// # Errors
+    /// As [`Self::check_trigger`], and [`ProbeError::NoInstance`].
+    pub fn check_trigger_at(
         &self,
         of: Place<'_>,
         (group, event): (&str, &str),
@@ -219,8 +226,11 @@ impl Engine {
         self.remove_histograms_at(None, (group, event))
     }
 
-    /// As [`Self::remove_histograms`], at a place.
-    pub(super) fn remove_histograms_at(
+    /// As [`Self::remove_histograms`], of an event in a trace instance, or at the top (`None`).
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`], [`ProbeError::NoInstance`].
+    pub fn remove_histograms_at(
         &self,
         of: Place<'_>,
         (group, event): (&str, &str),
@@ -244,8 +254,11 @@ impl Engine {
         self.triggers_at(None, (group, event))
     }
 
-    /// As [`Self::triggers`], at a place.
-    pub(super) fn triggers_at(
+    /// As [`Self::triggers`], of an event in a trace instance, or at the top (`None`).
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn triggers_at(
         &self,
         of: Place<'_>,
         (group, event): (&str, &str),
@@ -259,7 +272,21 @@ impl Engine {
     /// Returns true if a histogram's handler takes snapshots.
     #[must_use]
     pub fn takes_snapshots(&self) -> bool {
-        self.lock().registry.takes_snapshots(None)
+        self.takes_snapshots_at(None)
+    }
+
+    /// As [`Self::takes_snapshots`], in a trace instance, or at the top (`None`).
+    #[must_use]
+    pub fn takes_snapshots_at(&self, of: Option<&Arc<TraceInstance>>) -> bool {
+        self.lock().registry.takes_snapshots(of.map(|of| &**of))
+    }
+
+    /// Returns true if a histogram in an instance has variables.
+    #[must_use]
+    pub fn has_variables_in(&self, instance: &TraceInstance) -> bool {
+        let control = self.lock();
+        let mut triggered = control.registry.in_instances.triggered_in(instance);
+        triggered.any(|(_, state)| state.triggers.iter().any(|live| live.has_variables()))
     }
 
     /// The histograms of an event, in the order in which they were set.
@@ -284,8 +311,11 @@ impl Engine {
         self.histogram_tables_at(None, (group, event))
     }
 
-    /// As [`Self::histogram_tables`], at a place.
-    pub(super) fn histogram_tables_at(
+    /// As [`Self::histogram_tables`], of an event in a trace instance, or at the top (`None`).
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn histogram_tables_at(
         &self,
         of: Place<'_>,
         (group, event): (&str, &str),

@@ -22,7 +22,7 @@ impl Fake {
         command: &str,
     ) -> Result<(), TriggerError> {
         let command = parse_trigger(command).unwrap();
-        match self.engine.set_trigger_in(of, ("kprobes", event), command) {
+        match self.engine.set_trigger_at(Some(of), ("kprobes", event), command) {
             Ok(()) => Ok(()),
             Err(ProbeError::Trigger(error)) => Err(error),
             Err(other) => panic!("{event}: {other:?}"),
@@ -53,7 +53,7 @@ impl Fake {
 
     /// Hits of each histogram of an event in an instance.
     fn hits_in(&self, of: &Arc<TraceInstance>, event: &str) -> Vec<u64> {
-        let tables = self.engine.histogram_tables_in(of, ("kprobes", event)).unwrap();
+        let tables = self.engine.histogram_tables_at(Some(of), ("kprobes", event)).unwrap();
         tables.iter().map(|table| table.hits).collect()
     }
 }
@@ -81,12 +81,12 @@ fn each_instance_counts_in_histograms_of_its_own() {
     assert_eq!(fake.kept(fake.engine.events()), 0, "none is enabled");
     fake.assert_balanced();
     set(&fake, "e", "!hist:keys=a").unwrap();
-    fake.engine.remove_histograms_in(&foo, ("kprobes", "e")).unwrap();
+    fake.engine.remove_histograms_at(Some(&foo), ("kprobes", "e")).unwrap();
     assert_eq!(fake.byte(WORK), INT3, "`bar` has one still");
     fake.engine.remove_instance(&bar).unwrap();
     assert_eq!(fake.byte(WORK), BODY[0]);
     let gone =
-        fake.engine.set_trigger_in(&bar, ("kprobes", "e"), parse_trigger("traceon").unwrap());
+        fake.engine.set_trigger_at(Some(&bar), ("kprobes", "e"), parse_trigger("traceon").unwrap());
     assert!(matches!(gone, Err(ProbeError::NoInstance)), "{gone:?}");
 }
 
@@ -139,7 +139,7 @@ fn events_are_switched_within_the_instance() {
     assert_eq!(fake.state_in(&foo, "f"), (true, 1));
     assert!(!fake.status("f").enabled, "at the top it is as it was");
     assert_eq!(
-        fake.engine.triggers_in(&foo, ("kprobes", "e")).unwrap(),
+        fake.engine.triggers_at(Some(&foo), ("kprobes", "e")).unwrap(),
         ["enable_event:kprobes:f:count=0"]
     );
     // As at the top, the event stays as it is.
@@ -179,7 +179,7 @@ fn switches_in_instances_go_with_either_event() {
     fake.set_in(&foo, "e", "enable_event:kprobes:f").unwrap();
     fake.set_in(&foo, "e", "traceoff").unwrap();
     fake.engine.unregister(Selection::event("kprobes", "f")).unwrap();
-    let left = fake.engine.triggers_in(&foo, ("kprobes", "e")).unwrap();
+    let left = fake.engine.triggers_at(Some(&foo), ("kprobes", "e")).unwrap();
     assert_eq!(left, ["traceoff:unlimited"]);
     fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!([WORK, FAR_OFF].map(|at| fake.byte(at)), [BODY[0]; 2]);
@@ -234,13 +234,13 @@ fn a_synthetic_event_that_an_instance_makes_is_wherever_it_is_enabled() {
     // One of its own triggers in an instance.
     let trigger = |command: &str| {
         let command = parse_trigger(command).unwrap();
-        fake.engine.set_trigger_in(&foo, (SYNTHETIC_GROUP, "pair"), command)
+        fake.engine.set_trigger_at(Some(&foo), (SYNTHETIC_GROUP, "pair"), command)
     };
     assert!(trigger("stacktrace").is_err());
     trigger("hist:keys=lat").unwrap();
     trigger("traceoff").unwrap();
     fake.run_all(&[WORK, FAR_OFF]);
-    let tables = fake.engine.histogram_tables_in(&foo, (SYNTHETIC_GROUP, "pair")).unwrap();
+    let tables = fake.engine.histogram_tables_at(Some(&foo), (SYNTHETIC_GROUP, "pair")).unwrap();
     assert_eq!(tables[0].hits, 1);
     assert_eq!(stores.map(|store| fake.in_trace(store)), [2, 0, 2]);
     assert_eq!(stores.map(crate::EventStore::is_tracing), [true, false, true]);
@@ -255,9 +255,11 @@ fn one_handler_of_each_instance_takes_snapshots() {
     assert_eq!(fake.set_in(&foo, "f", handler), Err(TriggerError::TakesSnapshots));
     fake.set_in(&bar, "e", handler).unwrap();
     set(&fake, "f", handler).unwrap();
-    assert!(fake.engine.takes_snapshots_in(&foo) && fake.engine.takes_snapshots());
+    assert!(fake.engine.takes_snapshots_at(Some(&foo)) && fake.engine.takes_snapshots());
     fake.set_in(&foo, "e", &format!("!{handler}")).unwrap();
-    assert!(!fake.engine.takes_snapshots_in(&foo) && fake.engine.takes_snapshots_in(&bar));
+    assert!(
+        !fake.engine.takes_snapshots_at(Some(&foo)) && fake.engine.takes_snapshots_at(Some(&bar))
+    );
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn what_is_in_a_modules_tables_keeps_its_int3() {
         guest.vm.ram().write(place(&guest, table), &entry).unwrap();
         module.set(at, &table.0.to_le_bytes());
         module.set(count, &1_u32.to_le_bytes());
-        guest.wait_until("the reason is told", |guest| {
+        guest.wait_until("the reason is reported", |guest| {
             guest.engine.patrol();
             guest.engine.optimize();
             let status = guest.status("open");
@@ -244,11 +244,7 @@ fn what_is_in_a_modules_tables_keeps_its_int3() {
         assert_eq!(guest.hits("open"), before + 10);
         module.set(count, &[0; 4]);
         module.set(at, &[0; 8]);
-        guest.wait_until("it is optimized again", |guest| {
-            guest.engine.patrol();
-            guest.engine.optimize();
-            states(guest) == [ProbeState::Optimized; 4]
-        });
+        optimize(&guest);
     }
     with_patrol(&guest, || unload(&guest));
     guest.engine.unregister(Selection::all()).unwrap();

@@ -7,7 +7,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{Service, TestGuest, cases};
 use exoprobe_tracer::Tracer;
 
-use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
+use crate::support::tracer::{append, ask, cat, events, refused, replace, total, work};
 
 pub(crate) const CASES: &[Case] = cases![
     histograms_of_instances_count_each_call_once,
@@ -19,12 +19,6 @@ pub(crate) const CASES: &[Case] = cases![
 
 const GETPID: &str = "__x64_sys_getpid";
 const PLACES: [&str; 3] = ["", "instances/foo/", "instances/bar/"];
-
-/// The number after a name in a text of `hist`.
-fn total(hist: &str, name: &str) -> u64 {
-    let line = hist.lines().find_map(|line| line.trim_start().strip_prefix(name));
-    line.unwrap_or_else(|| panic!("{name} in {hist}")).trim().parse().unwrap()
-}
 
 /// A guest with an event `a` of getpid, and two instances.
 struct Traced {

@@ -5,7 +5,7 @@ use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, cases};
 use serde_json::Value;
 
-use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
+use crate::support::tracer::{append, ask, cat, events, refused, replace, total, work};
 
 pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
@@ -29,11 +29,6 @@ fn entries(hist: &str) -> Vec<(String, u64)> {
         Some((key.split_whitespace().collect::<Vec<_>>().join(" "), count))
     };
     hist.lines().filter_map(entry).collect()
-}
-
-fn total(hist: &str, name: &str) -> u64 {
-    let line = hist.lines().find_map(|line| line.trim_start().strip_prefix(name));
-    line.unwrap_or_else(|| panic!("{name} in {hist}")).trim().parse().unwrap()
 }
 
 fn status(service: &Service, event: &str) -> Value {

@@ -16,7 +16,13 @@ const AFTER: Gva = Gva(TEXT[0].0 + 0x200);
 
 /// A module is loaded and has a probe at its first function; the engine hears of its end.
 fn ready_with(loaded: SampleModule) -> Fake {
+    ready_with_entry(loaded, WORK, WORK)
+}
+
+/// The same with an entry in its tables: a place, and its target.
+fn ready_with_entry(loaded: SampleModule, place: Gva, to: Gva) -> Fake {
     let fake = Fake::with_modules();
+    fake.entries(&[(TABLES, place), (TABLES.wrapping_add(4), to)]);
     fake.set_modules(&[loaded]);
     fake.register("p:work hello:hello_work");
     fake.engine.patrol();
@@ -222,7 +228,6 @@ fn a_module_is_judged_once_its_init_text_has_gone() {
 #[test]
 fn a_modules_own_tables_rule_jmps_out() {
     let at = |offset: u64| WORK.wrapping_add(offset);
-    let target = TABLES.wrapping_add(4);
     let none = || module(LIVE, WORK);
     let labels = || SampleModule { jump_labels: (TABLES.0, 1), ..none() };
     let extable = || SampleModule { extable: (TABLES.0, 1), ..none() };
@@ -235,20 +240,12 @@ fn a_modules_own_tables_rule_jmps_out() {
         ("rewritten", calls(), at(1), at(0)),
     ];
     for (rule, loaded, place, to) in cases {
-        let fake = Fake::with_modules();
-        fake.entries(&[(TABLES, place), (target, to)]);
-        fake.set_modules(&[loaded]);
-        fake.register("p:work hello:hello_work");
-        fake.engine.patrol();
+        let fake = ready_with_entry(loaded, place, to);
         let reason = fake.refusal();
         assert!(reason.starts_with(rule), "{rule} at {place}, to {to}: {reason}");
     }
     for loaded in [labels(), extable(), calls()] {
-        let fake = Fake::with_modules();
-        fake.entries(&[(TABLES, at(9)), (target, at(9))]);
-        fake.set_modules(&[loaded]);
-        fake.register("p:work hello:hello_work");
-        fake.engine.patrol();
+        let fake = ready_with_entry(loaded, at(9), at(9));
         assert_eq!(fake.engine.optimize().optimized, 1, "after what the jmp covers");
     }
 }

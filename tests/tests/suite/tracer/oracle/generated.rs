@@ -3,6 +3,7 @@
 mod instance_triggers;
 mod instances;
 mod synthetic;
+mod variables;
 
 use std::collections::HashSet;
 
@@ -27,7 +28,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(filters(&mut Dice(SEED)));
     sessions.extend(triggers());
     sessions.extend(triggers_of_other_events());
-    sessions.extend(variables_of_other_events());
+    sessions.extend(variables::of_other_events("", list("variables of other events").into_iter()));
     sessions.extend(handlers());
     sessions.extend(synthetic::definitions());
     sessions.extend(synthetic::filters());
@@ -224,7 +225,7 @@ fn triggers_of_other_events() -> Vec<Session> {
     let mut sessions = Vec::new();
     for text in list("switches of events") {
         let words: Vec<&str> = text.split(" ; ").collect();
-        let written = words.iter().fold(define(), |session, text| session.append(trigger, text));
+        let written = define().append_each(trigger, words);
         sessions.push(read(written));
     }
     let switched = || define().append(trigger, "enable_event:kprobes:f");
@@ -233,7 +234,7 @@ fn triggers_of_other_events() -> Vec<Session> {
     let removed = |session: Session| session.append(trigger, "!enable_event:kprobes:f");
     for values in [&["1"][..], &["1", "0"]] {
         let enable = "events/kprobes/f/enable";
-        let set = values.iter().fold(switched(), |session, value| session.append(enable, value));
+        let set = switched().append_each(enable, values);
         sessions.push(read(set.clone()));
         sessions.push(read(removed(set)));
     }
@@ -246,40 +247,6 @@ fn triggers_of_other_events() -> Vec<Session> {
     }
     let paused = define().append("events/kprobes/f/trigger", "hist:keys=b:pause");
     sessions.push(read(paused.append(trigger, "enable_hist:kprobes:f")));
-    sessions
-}
-
-/// Histograms that refer to the variables of another event's. No shell hits them.
-fn variables_of_other_events() -> Vec<Session> {
-    let file = |event: &str| match event {
-        "g" => "events/g/e/trigger".to_owned(),
-        event => format!("events/kprobes/{event}/trigger"),
-    };
-    let define = || {
-        let defined = Session::of_definitions(&[
-            "p:e __x64_sys_sethostname a=%di b=%si",
-            "p:f __x64_sys_setdomainname a=%di b=%si",
-            "p:g/e __x64_sys_sethostname a=%di",
-        ]);
-        let variables = "hist:keys=a:qa=a,qc=5,qz=0,qt=common_timestamp.usecs";
-        defined.append(&file("e"), variables)
-    };
-    let read = |session: Session| {
-        let session = session.read(&file("e")).read(&file("f")).read(&file("g"));
-        session.read("events/kprobes/f/hist")
-    };
-    let mut sessions = Vec::new();
-    for text in list("variables of other events") {
-        let words = text.split(" ; ").map(|word| word.split_once(' ').expect("an event"));
-        let written =
-            words.fold(define(), |session, (event, command)| session.append(&file(event), command));
-        sessions.push(read(written));
-    }
-    let referring = || define().append(&file("f"), "hist:keys=a:z=b-$qa");
-    sessions.push(read(referring().replace(&file("e"), "hist:keys=a.hex")));
-    sessions.push(read(referring().replace(&file("f"), "hist:keys=a.hex")));
-    let deleted = referring().append("kprobe_events", "-:kprobes/e");
-    sessions.push(read(deleted.append("kprobe_events", "-:kprobes/f")));
     sessions
 }
 
@@ -312,7 +279,7 @@ fn handlers() -> Vec<Session> {
         &[SNAPSHOT, "hist:keys=a1:my=i1:onmax($my).snapshot()"],
         &[SNAPSHOT, &format!("!{SNAPSHOT}"), "hist:keys=a1:my=i1:onmax($my).snapshot()"],
     ] {
-        let written = texts.iter().fold(define(), |session, text| session.append(trigger, text));
+        let written = define().append_each(trigger, texts);
         sessions.push(read(written));
     }
     for value in ["0", "1", "2", "x"] {
@@ -396,7 +363,7 @@ fn filters(dice: &mut Dice) -> Vec<Session> {
 fn filtered(texts: &[&str]) -> Session {
     let filter = "events/kprobes/e/filter";
     let of_event = Session::of_event();
-    let written = texts.iter().fold(of_event, |session, text| session.append(filter, text));
+    let written = of_event.append_each(filter, texts);
     written.read(filter).read("error_log")
 }
 
@@ -414,8 +381,7 @@ fn conditions_of_triggers(faults: &[String]) -> Vec<Session> {
 fn triggers() -> Vec<Session> {
     let trigger = "events/kprobes/e/trigger";
     let session = |texts: &[&str]| {
-        let written =
-            texts.iter().fold(Session::of_event(), |session, text| session.append(trigger, text));
+        let written = Session::of_event().append_each(trigger, texts);
         written
             .read(trigger)
             .read("events/kprobes/e/hist")

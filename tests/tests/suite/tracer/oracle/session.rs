@@ -59,13 +59,23 @@ impl Session {
     /// A session that appends definitions to kprobe_events, of event `e` as a rule.
     pub(super) fn of_definitions(lines: &[&str]) -> Self {
         let none = Self { writes: Vec::new(), reads: Vec::new() };
-        let defined =
-            lines.iter().fold(none, |session, line| session.append("kprobe_events", line));
-        defined.read("kprobe_events").read("error_log").read("events/kprobes/e/format")
+        none.append_each("kprobe_events", lines)
+            .read("kprobe_events")
+            .read("error_log")
+            .read("events/kprobes/e/format")
     }
 
     pub(super) fn append(self, file: &str, text: &str) -> Self {
         self.write(file, Operation::Append, text)
+    }
+
+    /// Appends each text to a file, one after the other.
+    pub(super) fn append_each<T: AsRef<str>>(
+        self,
+        file: &str,
+        texts: impl IntoIterator<Item = T>,
+    ) -> Self {
+        texts.into_iter().fold(self, |session, text| session.append(file, text.as_ref()))
     }
 
     pub(super) fn replace(self, file: &str, text: &str) -> Self {

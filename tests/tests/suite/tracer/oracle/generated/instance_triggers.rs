@@ -1,7 +1,8 @@
 //! Sessions of triggers in trace instances. No shell hits the events.
 
+use super::super::parts::list;
 use super::super::session::Session;
-use super::list;
+use super::variables;
 
 const FOO: &str = "instances/foo";
 
@@ -32,7 +33,8 @@ fn of(path: &str) -> String {
 pub(super) fn all() -> Vec<Session> {
     let mut sessions = of_one_event();
     sessions.extend(switches());
-    sessions.extend(variables());
+    let texts = equal("variables of other events");
+    sessions.extend(variables::of_other_events(&of(""), texts));
     sessions.extend(beside_others());
     sessions
 }
@@ -42,7 +44,7 @@ fn of_one_event() -> Vec<Session> {
     let trigger = of("events/kprobes/e/trigger");
     let session = |texts: &[&str]| {
         let made = Session::of_event().make_folder(FOO);
-        let written = texts.iter().fold(made, |session, text| session.append(&trigger, text));
+        let written = made.append_each(&trigger, texts);
         let files = ["events/kprobes/e/trigger", "events/kprobes/e/enable", "error_log"];
         let read = files.iter().fold(written, |session, file| session.read(file).read(&of(file)));
         read.read(&of("events/kprobes/e/hist")).read(&of("set_event"))
@@ -94,7 +96,7 @@ fn switches() -> Vec<Session> {
     let mut sessions = Vec::new();
     for text in equal("switches of events") {
         let words: Vec<&str> = text.split(" ; ").collect();
-        let written = words.iter().fold(define(), |session, text| session.append(&trigger, text));
+        let written = define().append_each(&trigger, words);
         sessions.push(read(written));
     }
     let switched = || define().append(&trigger, "enable_event:kprobes:f");
@@ -102,38 +104,6 @@ fn switches() -> Vec<Session> {
     sessions.push(read(switched().append(&of("events/kprobes/f/enable"), "1")));
     sessions.push(read(switched().append("events/kprobes/f/enable", "1")));
     sessions.push(read(switched().append(&trigger, "!enable_event:kprobes:f")));
-    sessions
-}
-
-/// Histograms that refer to the variables of another event's.
-fn variables() -> Vec<Session> {
-    let file = |event: &str| match event {
-        "g" => of("events/g/e/trigger"),
-        event => of(&format!("events/kprobes/{event}/trigger")),
-    };
-    let define = || {
-        let defined = Session::of_definitions(&[
-            "p:e __x64_sys_sethostname a=%di b=%si",
-            "p:f __x64_sys_setdomainname a=%di b=%si",
-            "p:g/e __x64_sys_sethostname a=%di",
-        ]);
-        let variables = "hist:keys=a:qa=a,qc=5,qz=0,qt=common_timestamp.usecs";
-        defined.make_folder(FOO).append(&file("e"), variables)
-    };
-    let read = |session: Session| {
-        let session = session.read(&file("e")).read(&file("f")).read(&file("g"));
-        session.read(&of("events/kprobes/f/hist")).read(&of("error_log"))
-    };
-    let mut sessions = Vec::new();
-    for text in equal("variables of other events") {
-        let words = text.split(" ; ").map(|word| word.split_once(' ').expect("an event"));
-        let written =
-            words.fold(define(), |session, (event, command)| session.append(&file(event), command));
-        sessions.push(read(written));
-    }
-    let referring = || define().append(&file("f"), "hist:keys=a:z=b-$qa");
-    sessions.push(read(referring().replace(&file("e"), "hist:keys=a.hex")));
-    sessions.push(read(referring().replace(&file("f"), "hist:keys=a.hex")));
     sessions
 }
 
