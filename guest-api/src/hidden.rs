@@ -12,8 +12,9 @@
 //! | 494 to 511| read, write        | where the rings begin |
 //!
 //! The rings continue in the next 4 MiB (read, write), which entries of their own map when they are
-//! needed. So does the extension after them: code and counters of more optimized probes. Its
-//! addresses are others: unused entries of the directory that maps the kernel's image.
+//! needed. So are the extensions after them: code and counters of more optimized probes, and larger
+//! rings for several vCPUs. Their addresses are others: unused entries of the directory that maps
+//! the kernel's image.
 //!
 //! The page tables of hidden memory are in the guest's RAM, at [`HIDDEN_TABLES`]: one for all
 //! pages, and one for page 1 alone, for a user half of the guest's tables. A kernel that walks its
@@ -22,7 +23,9 @@
 //!
 //! The guest's kernel can rewrite its tables, so the entry is checked before each use.
 
+mod extension;
 mod more;
+mod rings;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -118,13 +121,6 @@ pub struct Window {
     pub len: u64,
 }
 
-/// The rings, once mapped.
-pub const RINGS: Window = {
-    let offset = RING_PAGES.start * PAGE_SIZE;
-    let gva = Gva(HIDDEN_GVA.0 + offset);
-    Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }
-};
-
 /// The hidden region of one guest. Clones share the region, so the hit path needs no `Guest` to
 /// access it. A reboot resets it in place.
 #[derive(Clone, Debug)]
@@ -137,34 +133,49 @@ struct Shared {
     gpa: Gpa,
     /// Guest-virtual base once mapped; 0 before.
     base: AtomicU64,
-    /// True if the rings are mapped.
+    /// True if the rings are mapped that [`rings::RINGS`] describes.
     has_rings: AtomicBool,
     /// Guest-virtual base of the extension once mapped; 0 before.
     more: AtomicU64,
+    /// Bytes of the larger rings, and their guest-virtual base once mapped; 0 before.
+    more_rings_len: u64,
+    more_rings: AtomicU64,
 }
 
-/// Bytes of the whole region.
-pub const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE + MORE_SIZE;
+/// Bytes of the whole region, without larger rings for several vCPUs.
+const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE + MORE_SIZE;
+/// Bytes of the largest region.
+pub const REGION_MOST: u64 = REGION + rings::more_rings_len(u8::MAX);
 
 impl HiddenMemory {
     /// Reserves the region above `ram` and fills its trampolines. Its pages take memory when they
     /// are first accessed. It is not part of core dumps.
     ///
     /// # Errors
-    /// [`MemoryError`] if the host cannot map 30 MiB.
-    pub fn new(ram: &GuestRam) -> Result<Self, MemoryError> {
+    /// [`MemoryError`] if the host cannot map 30 MiB, and for several vCPUs 2 MiB and 4 MiB for
+    /// each, at most 66 MiB.
+    pub fn new(ram: &GuestRam, vcpus: u8) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
-        let mapping = undumped(MmapRegion::new(to_usize(REGION)), REGION)?;
+        let more_rings_len = rings::more_rings_len(vcpus);
+        let len = REGION + more_rings_len;
+        let mapping = undumped(MmapRegion::new(to_usize(len)), len)?;
         let region =
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
         let not_mapped = || AtomicU64::new(NOT_MAPPED);
-        let (base, more, has_rings) = (not_mapped(), not_mapped(), AtomicBool::new(false));
-        let hidden = Self(Arc::new(Shared { region, gpa, base, has_rings, more }));
+        let hidden = Self(Arc::new(Shared {
+            region,
+            gpa,
+            base: not_mapped(),
+            has_rings: AtomicBool::new(false),
+            more: not_mapped(),
+            more_rings_len,
+            more_rings: not_mapped(),
+        }));
         hidden.fill_trampolines();
         Ok(hidden)
     }
 
-    /// Resets the region, except for the content of the rings and the extension: all zero but its
+    /// Resets the region, except for the content of the rings and the extensions: all zero but its
     /// trampolines, and not mapped. The guest must be at power-on: none of its state may refer to
     /// the region any more.
     pub fn reset(&self) {
@@ -208,7 +219,7 @@ impl HiddenMemory {
     /// valid while `self` lives.
     #[must_use]
     pub fn host_mapping(&self) -> (*mut u8, u64) {
-        (self.0.region.as_ptr(), REGION)
+        (self.0.region.as_ptr(), REGION + self.0.more_rings_len)
     }
 
     /// The guest-virtual base once [`Self::map`] succeeded.
@@ -223,6 +234,7 @@ impl HiddenMemory {
     pub fn restore_base(&self, base: Option<Gva>) {
         self.0.has_rings.store(false, Ordering::Release);
         self.0.more.store(NOT_MAPPED, Ordering::Release);
+        self.0.more_rings.store(NOT_MAPPED, Ordering::Release);
         self.0.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }
 
@@ -262,36 +274,6 @@ impl HiddenMemory {
         } else {
             Err(HiddenError::Overwritten { gva, now })
         }
-    }
-
-    /// Maps the rest of the rings by more entries of that directory. Later calls check that the
-    /// guest has not changed them. [`Self::map`] must be called before. The code that lays rings
-    /// out must empty them: their content is an earlier guest's, or a snapshot's.
-    ///
-    /// # Errors
-    /// [`HiddenError`]; nothing was written to the guest in that case.
-    pub fn map_rings(&self, ram: &GuestRam, mode: PagingMode) -> Result<Window, HiddenError> {
-        let steps = (0..RINGS_SIZE).step_by(to_usize(PAGE_SIZE_2M));
-        let flags = PTE_PRESENT | PTE_ACCESSED | PTE_WRITE | PTE_DIRTY;
-        let entry = |step| {
-            let gpa = self.0.gpa.0 + HIDDEN_SIZE + step;
-            gpa | flags | PTE_LARGE | PTE_NO_EXECUTE | PTE_GLOBAL
-        };
-        let mut missing = Vec::new();
-        for step in steps {
-            let gva = HIDDEN_GVA.wrapping_add(HIDDEN_SIZE + step);
-            let at = directory_entry(ram, mode, gva)?;
-            match load(ram, at)? {
-                0 => missing.push((at, entry(step))),
-                now if is_entry(now, entry(step)) => {}
-                now => return Err(HiddenError::Taken { gva, now }),
-            }
-        }
-        for (at, entry) in missing {
-            ram.store_u64(at, entry)?;
-        }
-        self.0.has_rings.store(true, Ordering::Release);
-        Ok(RINGS)
     }
 
     /// Under page-table isolation an exception in user mode enters the kernel on page tables that
@@ -359,13 +341,6 @@ impl HiddenMemory {
     #[must_use]
     pub fn data_window(&self) -> Option<Window> {
         self.window(DATA_PAGES)
-    }
-
-    /// The rings of records, once mapped.
-    #[must_use]
-    pub fn rings_window(&self) -> Option<Window> {
-        let mapped = self.0.has_rings.load(Ordering::Acquire);
-        mapped.then_some(RINGS)
     }
 
     fn window(&self, pages: Range<u64>) -> Option<Window> {
@@ -472,6 +447,8 @@ impl SliceAt for GuestRegionMmap {
             .expect("offset and length lie inside the hidden region")
     }
 }
+
+pub use rings::RINGS;
 
 #[cfg(test)]
 mod tests;

@@ -55,7 +55,7 @@ impl FakeGuest {
     pub fn new(mib: u64) -> Self {
         let ram = GuestRam::anonymous(&ram_ranges(mib)).expect("the host has memory");
         Self {
-            hidden: HiddenMemory::new(&ram).expect("the host has memory"),
+            hidden: HiddenMemory::new(&ram, 1).expect("the host has memory"),
             ram,
             root: AtomicU64::new(0),
             lstar: AtomicU64::new(0),

@@ -47,7 +47,7 @@ impl Tiny {
             return None;
         };
         let ram = GuestRam::anonymous(&[RamRange { start: Gpa(0), len: 1 << 20 }]).unwrap();
-        let hidden = HiddenMemory::new(&ram).unwrap();
+        let hidden = HiddenMemory::new(&ram, 1).unwrap();
         ram.write(Gpa(CODE), code).unwrap();
         ram.store_u64(Gpa(PML4), (PML4 + 0x1000) | 3).unwrap();
         ram.store_u64(Gpa(PML4 + 0x1000), (PML4 + 0x2000) | 3).unwrap();

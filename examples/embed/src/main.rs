@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     // The VMM's memory, and the engine's views of it.
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)])?;
     let ram = GuestRam::new(memory.clone())?;
-    let hidden = HiddenMemory::new(&ram)?;
+    let hidden = HiddenMemory::new(&ram, 1)?;
     let quirks = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE, 1));
     let cmdline = format!("{CMDLINE} {quirks} {}", more.join(" "));
     let entry = boot::load(&memory, [kernel, initramfs], &cmdline, RAM as u64)?;

@@ -17,7 +17,7 @@ fn handler(vector: u8) -> Gva {
 fn booted() -> (GuestRam, PagingMode, HiddenMemory) {
     let (ram, mode) = guest();
     (0..32).for_each(|vector| put(&ram, vector, handler(vector)));
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     hidden.map(&ram, mode).unwrap();
     (ram, mode, hidden)
 }
@@ -199,7 +199,7 @@ fn an_error_leaves_every_gate_alone() {
     assert!(state(&ram, &hidden) == before);
 
     let (ram, mode) = guest();
-    let unmapped = HiddenMemory::new(&ram).unwrap();
+    let unmapped = HiddenMemory::new(&ram, 1).unwrap();
     let refused = install(&ram, &unmapped, mode, IDT, LIMIT);
     assert!(matches!(refused, Err(FixupError::Stub(StubError::NotMapped))));
 }

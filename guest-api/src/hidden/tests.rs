@@ -29,14 +29,14 @@ fn guest() -> (GuestRam, PagingMode) {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no /proc/self/smaps")]
 fn the_region_is_left_out_of_core_dumps() {
-    let hidden = HiddenMemory::new(&guest().0).unwrap();
+    let hidden = HiddenMemory::new(&guest().0, 1).unwrap();
     let (at, len) = (hidden.host_mapping().0.addr(), to_usize(hidden.host_mapping().1));
     assert!(has_vm_flag(at, "dd") && has_vm_flag(at + len - 1, "dd"));
 }
 
 #[test]
 fn words_are_cleared_and_their_neighbours_are_not() {
-    let hidden = HiddenMemory::new(&guest().0).unwrap();
+    let hidden = HiddenMemory::new(&guest().0, 1).unwrap();
     hidden.write(0x1ff0, &[0xff; 0x2020]);
     hidden.clear_u64s(0x1ff8, 0x2008);
     let words: Vec<u64> = (0x1ff0..0x4010).step_by(8).map(|at| hidden.load_u64(at)).collect();
@@ -47,7 +47,7 @@ fn words_are_cleared_and_their_neighbours_are_not() {
 #[test]
 fn code_is_executable_only_and_data_writable_only() {
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     assert_eq!(hidden.code_window(), None);
     let base = hidden.map(&ram, mode).unwrap();
     assert_eq!(base, HIDDEN_GVA);
@@ -88,7 +88,7 @@ fn all_page_tables_are_in_the_first_mib() {
     let (ram, mode) = guest();
     let isolated = PagingMode { cr3: 0x3000, levels: 4 };
     isolate(&ram);
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     hidden.map(&ram, mode).unwrap();
     hidden.map_rings(&ram, mode).unwrap();
     hidden.map_stubs_for_user(&ram, mode, ENTRY_CODE).unwrap();
@@ -116,7 +116,7 @@ fn isolate(ram: &GuestRam) {
 #[test]
 fn every_trampoline_is_an_int3_from_the_start() {
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     hidden.map(&ram, mode).unwrap();
     let window = hidden.trampoline_window().unwrap();
     assert_eq!(window.len, 16_384);
@@ -148,7 +148,7 @@ fn it_is_above_all_that_any_kernel_uses_of_the_last_gib() {
         };
         // Mapped before the kernel has more than the first two, and looked at when it has all.
         write(TOP - 1..=TOP);
-        let hidden = HiddenMemory::new(&ram).unwrap();
+        let hidden = HiddenMemory::new(&ram, 1).unwrap();
         assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA));
         let rings = hidden.map_rings(&ram, mode).unwrap();
         let mine: Vec<u64> =
@@ -171,7 +171,7 @@ fn rel32_reaches_the_first_byte_of_kernel_text() {
 fn a_taken_entry_is_left_alone_and_a_changed_one_is_reported() {
     let (ram, mode) = guest();
     let at = Gpa(FIXMAP + slot_of(HIDDEN_GVA));
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     ram.store_u64(at, ENTRY_PAGE).unwrap();
     let before = directory(&ram);
     let taken = HiddenError::Taken { gva: HIDDEN_GVA, now: ENTRY_PAGE };
@@ -191,7 +191,7 @@ fn a_taken_entry_is_left_alone_and_a_changed_one_is_reported() {
 #[test]
 fn tables_without_the_directory_are_an_error() {
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     let nowhere = PagingMode { cr3: 0x8000, levels: 4 };
     assert!(matches!(hidden.map(&ram, nowhere), Err(HiddenError::Paging(_))));
     ram.store_u64(Gpa(0x6ff8), 0).unwrap();
@@ -203,7 +203,7 @@ fn tables_without_the_directory_are_an_error() {
 #[cfg_attr(miri, ignore = "page tables alone, in 14 s")]
 fn rings_are_mapped_whole_or_not_at_all() {
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     hidden.map(&ram, mode).unwrap();
     let entries = || directory(&ram)[509..].to_vec();
     let entry = |index: u64| Gpa(FIXMAP + index * 8);
@@ -234,7 +234,7 @@ fn rings_are_mapped_whole_or_not_at_all() {
 fn the_user_half_of_isolated_tables_gets_the_stubs_alone() {
     let (ram, mode) = guest();
     let user = PagingMode { cr3: 0x3000, levels: 4 };
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     let base = hidden.map(&ram, mode).unwrap();
     let map = || hidden.map_stubs_for_user(&ram, mode, ENTRY_CODE);
     let words =
@@ -272,7 +272,7 @@ fn a_region_that_was_reset_is_as_new() {
         hidden.read(0, &mut bytes);
         bytes
     };
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     let new = content(&hidden);
     hidden.map(&ram, mode).unwrap();
     let len = hidden.host_mapping().1;
@@ -296,7 +296,7 @@ fn the_extension_takes_the_highest_unused_entries_of_the_image() {
     /// The entry after the last of 512 MiB.
     const END: usize = 256;
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     hidden.map(&ram, mode).unwrap();
     assert_eq!((hidden.more_code_window(), hidden.more_data_window()), (None, None));
     let (at, before) = image_directory(&ram, mode);
@@ -334,7 +334,7 @@ fn the_extension_takes_the_highest_unused_entries_of_the_image() {
 #[cfg_attr(miri, ignore = "page tables alone, in minutes")]
 fn the_extension_goes_around_a_kernel_or_is_not_there() {
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     let (at, _) = image_directory(&ram, mode);
     ram.store_u64(Gpa(at.0 + 250 * 8), ENTRY_PAGE).unwrap();
     hidden.map_more(&ram, mode).unwrap();
@@ -342,10 +342,55 @@ fn the_extension_goes_around_a_kernel_or_is_not_there() {
     let data = hidden.more_data_window().unwrap();
     assert_eq!(data.gva.wrapping_add(data.len), end);
     let (ram, mode) = guest();
-    let hidden = HiddenMemory::new(&ram).unwrap();
+    let hidden = HiddenMemory::new(&ram, 1).unwrap();
     let take = |n: u64| ram.store_u64(Gpa(at.0 + n * 8), ENTRY_PAGE).unwrap();
     (0..256).step_by(12).for_each(take);
     let before = image_directory(&ram, mode);
     assert_eq!(hidden.map_more(&ram, mode), Err(HiddenError::NoRoom { entries: 12 }));
     assert_eq!((image_directory(&ram, mode), hidden.more_code_window()), (before, None));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "page tables alone, in minutes")]
+fn several_vcpus_have_larger_rings_where_the_image_s_directory_has_room() {
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram, 3).unwrap();
+    hidden.map(&ram, mode).unwrap();
+    let (at, before) = image_directory(&ram, mode);
+    let window = hidden.map_rings(&ram, mode).unwrap();
+    assert_eq!((window.len, window.gva.wrapping_add(window.len)), (14 << 20, MORE_END));
+    assert_eq!(window.offset + window.len, hidden.host_mapping().1);
+    for offset in [0, window.len - 1] {
+        let found = translate(&ram, mode, window.gva.wrapping_add(offset)).unwrap();
+        assert_eq!((found.executable, found.writable, found.user), (false, true, false));
+        assert_eq!(found.gpa, Gpa(hidden.gpa().0 + window.offset + offset));
+    }
+    assert_eq!(&directory(&ram)[509..], [0; 3], "the shared ones are not mapped");
+    // Beside the other extension, again, and by another engine over a guest from a snapshot.
+    hidden.map_more(&ram, mode).unwrap();
+    let code = hidden.more_code_window().unwrap();
+    assert_eq!(hidden.more_data_window().unwrap().gva.wrapping_add(2 << 20), window.gva);
+    hidden.restore_base(Some(HIDDEN_GVA));
+    assert_eq!(hidden.rings_window(), None);
+    assert_eq!(hidden.map_rings(&ram, mode), Ok(window));
+    hidden.map_more(&ram, mode).unwrap();
+    assert_eq!((hidden.rings_window(), hidden.more_code_window()), (Some(window), Some(code)));
+    // Not where the guest made something else of it.
+    ram.store_u64(Gpa(at.0 + 255 * 8), 0).unwrap();
+    assert!(matches!(hidden.map_rings(&ram, mode), Err(HiddenError::Overwritten { .. })));
+    // Where there is no room they are the shared ones, also later.
+    (0..512).for_each(|n| ram.store_u64(Gpa(at.0 + n * 8), before[to_usize(n)]).unwrap());
+    hidden.restore_base(Some(HIDDEN_GVA));
+    (0..256).step_by(6).for_each(|n| ram.store_u64(Gpa(at.0 + n * 8), ENTRY_PAGE).unwrap());
+    assert_eq!(hidden.map_rings(&ram, mode), Ok(RINGS));
+    (0..256).for_each(|n| ram.store_u64(Gpa(at.0 + n * 8), 0).unwrap());
+    assert_eq!(hidden.map_rings(&ram, mode), Ok(RINGS), "detours have its addresses");
+    assert_eq!(hidden.rings_window(), Some(RINGS));
+}
+
+#[test]
+fn rings_of_several_vcpus_have_64_mib_at_most() {
+    let mib = |vcpus| HiddenMemory::new(&guest().0, vcpus).unwrap().host_mapping().1 >> 20;
+    assert_eq!([1, 2, 16, 17, 255].map(mib), [30, 40, 96, 96, 96]);
+    assert_eq!(REGION_MOST >> 20, 96);
 }

@@ -324,7 +324,7 @@ mod tests {
     fn the_stub_branches_where_it_should() {
         let (ram, mode) = guest();
         put(&ram, PAGE_FAULT_VECTOR, HANDLER);
-        let hidden = HiddenMemory::new(&ram).unwrap();
+        let hidden = HiddenMemory::new(&ram, 1).unwrap();
         let quirk = SoftwareKvm { syscall_faults: true, host_cpuid: false };
         let install = |lstar| quirk.install_assist(&ram, &hidden, &sregs(), lstar);
         assert!(matches!(install(Gva(0x7fff_0000_0000)), Err(AssistError::Stub(_))));
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn a_guest_without_a_page_fault_handler_is_left_alone() {
         let (ram, mode) = guest();
-        let hidden = HiddenMemory::new(&ram).unwrap();
+        let hidden = HiddenMemory::new(&ram, 1).unwrap();
         let quirk = SoftwareKvm { syscall_faults: true, host_cpuid: false };
         let refused = quirk.install_assist(&ram, &hidden, &sregs(), LSTAR);
         assert!(matches!(refused, Err(AssistError::NoHandler)));

@@ -2,9 +2,10 @@
 //!
 //! It uses only instructions that every KVM can run, the software-only one included, and changes
 //! nothing that the probed code can see: registers and flags are saved on the kernel's stack (which
-//! has no red zone: Linux's arch/x86/Makefile, -mno-red-zone) and restored. It may be interrupted
-//! anywhere, by other detours too, and go on later on another CPU: a record is reserved by one
-//! locked exchange, and counts from when its first word is there.
+//! has no red zone: Linux's arch/x86/Makefile, -mno-red-zone) and restored. It may be interrupted,
+//! by other detours too, and go on later on another CPU, but not while it writes a record: those
+//! after it would wait. NMIs may come even then: a record is reserved by one locked exchange, and
+//! counts from when its first word is there.
 //!
 //! Values from memory are loaded onto the stack before anything is counted. If one may not be
 //! mapped, the detour rings its doorbell instead: all registers are restored, and an int3 makes the
@@ -220,12 +221,13 @@ impl Code {
     }
 
     /// Loads all values from memory, and checks whether the present call can be followed; rings the
-    /// doorbell otherwise. Nothing is counted before.
+    /// doorbell otherwise. Nothing is counted before. Masks interrupts if records follow, until the
+    /// flags are restored.
     pub(super) fn prove(&mut self, blocks: &[Block], env: &DetourEnv) -> Result<(), DetourError> {
         if blocks.iter().any(|block| block.task.is_follow()) {
             self.is_first_to_follow(&env.hidden)?;
         }
-        if env.may_have_smap && blocks.iter().any(|block| block.task.is_guarded()) {
+        if env.in_kernel && blocks.iter().any(|block| block.task.is_guarded()) {
             self.allow_user_memory()?;
         }
         for block in blocks {
@@ -248,6 +250,9 @@ impl Code {
                 }
                 self.loaded += loads(std::slice::from_ref(value));
             }
+        }
+        if env.in_kernel && blocks.iter().any(|block| block.task.is_record()) {
+            self.a.cli()?;
         }
         Ok(())
     }

@@ -398,7 +398,7 @@ mod tests {
     fn threads_that_claim_and_release_in_hidden_memory_never_share_an_instance() {
         const VCPUS: u64 = 3;
         let rounds = if cfg!(miri) { 8 } else { 20_000 };
-        let memory = &HiddenMemory::new(&GuestRam::anonymous(&ram_ranges(1)).unwrap()).unwrap();
+        let memory = &HiddenMemory::new(&GuestRam::anonymous(&ram_ranges(1)).unwrap(), 1).unwrap();
         let pool = &PoolMemory::new(memory, 128, Pool { capacity: 2, ..POOL }, STUBS);
         std::thread::scope(|scope| {
             for vcpu in 1..=VCPUS {

@@ -182,6 +182,12 @@ impl BlockAction {
         Self::Record { values, filter: None }
     }
 
+    /// Returns true for [`Self::Record`].
+    #[must_use]
+    pub fn is_record(&self) -> bool {
+        matches!(self, Self::Record { .. })
+    }
+
     /// Returns true for [`Self::Follow`].
     #[must_use]
     pub fn is_follow(&self) -> bool {
@@ -284,6 +290,7 @@ pub struct DetourEnv {
     pub hidden: Mapped,
     /// Faults of guarded loads are passed over ([`exoprobe_guest::guarded_load`]).
     pub guards_loads: bool,
-    /// The kernel may read user memory only while AC is set (Intel SDM vol. 3, 4.6).
-    pub may_have_smap: bool,
+    /// The code runs in a kernel: it can mask interrupts, and may have to set AC to read user memory
+    /// (Intel SDM vol. 3, 4.6).
+    pub in_kernel: bool,
 }

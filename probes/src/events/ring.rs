@@ -179,7 +179,8 @@ impl<W: Word> Ring<W> {
 
     /// Begins a record; `None` if there is no room for it. A record of up to half the ring has room
     /// once all others are taken. Must be called by one thread at a time.
-    #[inline]
+    // Always: a hit has 25 instructions less for it.
+    #[inline(always)]
     pub(crate) fn begin(&self, probe: u32, time: u64, shape: Shape) -> Option<Writer<'_, W>> {
         let needed = shape.words();
         let head = self.head.load(Ordering::Relaxed);

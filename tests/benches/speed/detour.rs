@@ -150,7 +150,7 @@ fn detoured(mapping: &mut Mapping, task: BlockAction) {
         mapped: Vec::new(),
         hidden: Mapped { start: at(0), len: SIZE as u64 },
         guards_loads: false,
-        may_have_smap: false,
+        in_kernel: false,
     };
     let (home, at) = (mapping.at(FUNCTION), mapping.at(DETOUR));
     let block = Block { number: 1, counter: Gva(mapping.at(COUNTER)), task };

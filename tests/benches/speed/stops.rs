@@ -54,7 +54,7 @@ impl Machine {
     fn new(mib: u64, touched: u64, written: u64) -> Result<Self, KvmError> {
         let kvm = Kvm::new()?;
         let ram = GuestRam::anonymous(&ram_ranges(mib)).expect("address space");
-        let hidden = HiddenMemory::new(&ram).expect("6 MiB");
+        let hidden = HiddenMemory::new(&ram, 1).expect("30 MiB");
         let store = |at: u64, word: u64| ram.store_u64(Gpa(at), word).expect("in RAM");
         for at in (0..touched << 20).step_by(4096) {
             // A page of a large guest may lie beyond the gap below 4 GiB.

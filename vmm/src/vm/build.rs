@@ -170,7 +170,7 @@ impl Builder {
             let step = kvm("hand over writes of model-specific registers");
             request_msr_exits(&fd, reports_kernel_entry, profile.software).map_err(step)?;
         }
-        let hidden = HiddenMemory::new(&ram)?;
+        let hidden = HiddenMemory::new(&ram, config.vcpus)?;
         // SAFETY: the machine keeps both until all vCPU threads are gone.
         unsafe { register_memory(&fd, &ram, &hidden) }.map_err(kvm("map guest memory"))?;
         create_chips(&fd)?;

@@ -1,6 +1,6 @@
 //! Limits of this host, checked before a machine is made.
 
-use exoprobe_guest::hidden::REGION;
+use exoprobe_guest::hidden::REGION_MOST;
 use exoprobe_guest::layout::{MMIO_GAP_END, MMIO_GAP_START};
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES};
 
@@ -46,7 +46,7 @@ fn address_bits(supported: &CpuId) -> u32 {
 
 /// Hidden memory lies above RAM, and RAM is moved up by the gap.
 fn check_memory(wanted: u64, bits: u32) -> Result<(), CreateError> {
-    let above = MMIO_GAP_END - MMIO_GAP_START + REGION;
+    let above = MMIO_GAP_END - MMIO_GAP_START + REGION_MOST;
     let most = 1_u64.checked_shl(bits).unwrap_or(u64::MAX).saturating_sub(above) >> 20;
     if wanted > most {
         return Err(CreateError::Addresses { wanted, bits, most });
@@ -75,12 +75,12 @@ mod tests {
         };
         assert_eq!((bits(0x3027), bits(0x28_3030)), (39, 40));
         assert_eq!(address_bits(&CpuId::new(0).unwrap()), 36);
-        let most = (1 << 19) - 1024 - 30;
+        let most = (1 << 19) - 1024 - 96;
         check_memory(most, 39).unwrap();
         let error = check_memory(most + 1, 39).unwrap_err().to_string();
-        assert!(error.starts_with("523235 MiB of memory: guest-physical"), "{error}");
+        assert!(error.starts_with("523169 MiB of memory: guest-physical"), "{error}");
         assert!(
-            error.ends_with("39 bits on this host; lower --memory to 523234 or less"),
+            error.ends_with("39 bits on this host; lower --memory to 523168 or less"),
             "{error}"
         );
     }

@@ -208,7 +208,7 @@ fn arrays_of_another_length_are_told() {
 fn a_vcpu_that_writes_while_the_host_reads_loses_no_record() {
     // More than the ring holds.
     let records = if cfg!(miri) { LEN / 48 + 8 } else { 100_000 };
-    let memory = HiddenMemory::new(&GuestRam::anonymous(&ram_ranges(1)).unwrap()).unwrap();
+    let memory = HiddenMemory::new(&GuestRam::anonymous(&ram_ranges(1)).unwrap(), 1).unwrap();
     let mut ring = GuestRing::new(&memory, 0, LEN);
     let memory = &memory;
     let mut next = 0;

@@ -127,8 +127,8 @@ impl Bench {
             ],
             hidden: Mapped { start: Gva(base), len: 0x3000 },
             guards_loads: true,
-            // In a program AC makes loads fault that are not aligned.
-            may_have_smap: false,
+            // In a program AC makes loads fault that are not aligned, and `cli` is not allowed.
+            in_kernel: false,
         };
         Self { shared, ring, env, memory: vec![0x5a; MEMORY_LEN] }
     }
@@ -340,15 +340,37 @@ fn a_hit_takes_no_more_instructions_than_asked() {
     let home = bench.home();
     // push rbp; mov rbp, rsp; push rbx: a function's beginning.
     let region = Region::check(&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x90], Gva(home), &PLAIN).unwrap();
+    let env = DetourEnv { in_kernel: true, ..bench.env.clone() };
     let assemble = |task: BlockAction| {
         let blocks = [bench.block(1, task)];
-        let detour = Detour::assemble(&region, &blocks, &bench.env, Gva(home + 0x100)).unwrap();
+        let detour = Detour::assemble(&region, &blocks, &env, Gva(home + 0x100)).unwrap();
         instructions(&detour.bytes, detour.entry)
     };
     let args = [Register::Di, Register::Si, Register::Dx, Register::Cx];
     let record = assemble(BlockAction::record(args.map(Value::Register).to_vec()));
     let count = assemble(BlockAction::Count);
     assert!(record <= 45 && count <= 12, "{record} with a record, {count} without");
+}
+
+/// A task that is preempted in the middle of a record would delay the later ones of that CPU.
+#[test]
+fn interrupts_are_masked_from_before_a_record_until_after_it() {
+    let bench = Bench::new();
+    let region = Region::check(&[0x90; JMP_LEN], Gva(bench.home()), &PLAIN).unwrap();
+    let env = DetourEnv { in_kernel: true, ..bench.env.clone() };
+    let steps = |tasks: Vec<BlockAction>| -> Vec<Mnemonic> {
+        let blocks: Vec<Block> = (1..).zip(tasks).map(|(n, task)| bench.block(n, task)).collect();
+        let at = Gva(bench.home() + 0x100);
+        let Detour { bytes, entry, .. } = Detour::assemble(&region, &blocks, &env, at).unwrap();
+        let code = Decoder::with_ip(64, &bytes[entry..], 0x1000, DecoderOptions::NONE);
+        let told = [Mnemonic::Pushfq, Mnemonic::Cli, Mnemonic::Cmpxchg, Mnemonic::Popfq];
+        code.into_iter().map(|insn| insn.mnemonic()).filter(|m| told.contains(m)).collect()
+    };
+    let record = || BlockAction::record(vec![Value::Register(Register::Di)]);
+    let loaded = BlockAction::record(vec![Value::Fixed(Gva(bench.home()))]);
+    let of_two = [Mnemonic::Pushfq, Mnemonic::Cli, Mnemonic::Cmpxchg, Mnemonic::Cmpxchg];
+    assert_eq!(steps(vec![record(), loaded]), [&of_two[..], &[Mnemonic::Popfq]].concat());
+    assert_eq!(steps(vec![BlockAction::Count]), [Mnemonic::Pushfq, Mnemonic::Popfq]);
 }
 
 #[test]

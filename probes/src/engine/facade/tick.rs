@@ -11,11 +11,11 @@ const DRAIN_BUSY: Duration = Duration::from_millis(5);
 /// After so many hits at once the next are not waited for: a ring holds 4,000 records of four
 /// arguments.
 const MANY: usize = 500;
-/// The same after [`QUIET`] calls without a hit, on machines of few vCPUs, each of whose detours'
-/// rings holds more than that of a million records a second: an idle service wakes less often.
-const DRAIN_QUIET: Duration = Duration::from_millis(10);
+/// The same after [`QUIET`] calls without a hit, if each of the detours' rings holds more than that
+/// of a million records a second: an idle service wakes less often.
+const DRAIN_QUIET: Duration = Duration::from_millis(20);
+const RECORDS_QUIET: u64 = 32_000;
 const QUIET: u32 = 20;
-const FEW_VCPUS: u8 = 4;
 /// Longest time until probes that were just registered are seen.
 const DRAIN_IDLE: Duration = Duration::from_millis(50);
 /// Between two looks at the guest's text and at probes that could be placed or optimized.
@@ -47,9 +47,11 @@ impl Engine {
             let mut control = self.lock();
             self.count_optimized(&mut control);
         }
-        let is_busy = {
+        let (is_busy, is_roomy) = {
             let control = self.lock();
-            !control.registry.probes.is_empty() || !control.registry.samplers.is_empty()
+            let registry = &control.registry;
+            let is_busy = !registry.probes.is_empty() || !registry.samplers.is_empty();
+            (is_busy, control.rings.have_room_for(RECORDS_QUIET))
         };
         let quiet = match moved {
             0 => self.quiet.load(Ordering::Relaxed).saturating_add(1),
@@ -58,7 +60,7 @@ impl Engine {
         self.quiet.store(quiet, Ordering::Relaxed);
         match is_busy {
             true if moved > MANY => Duration::ZERO,
-            true if quiet > QUIET && self.guest.vcpus() <= FEW_VCPUS => DRAIN_QUIET,
+            true if quiet > QUIET && is_roomy => DRAIN_QUIET,
             true => DRAIN_BUSY,
             false => DRAIN_IDLE,
         }

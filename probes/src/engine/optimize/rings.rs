@@ -33,12 +33,16 @@ const COUNTERS: u64 = 2 * COUNTER;
 const CACHE_LINE: u64 = 64;
 /// Sizes of a ring's data in bytes, as powers of two, ascending.
 const RING_BITS: Range<u32> = 12..32;
+/// Bytes of a record with four values.
+const USUAL_RECORD: u64 = 64;
 
 /// The host's side of the memory that detours write.
 #[derive(Default)]
 pub(crate) struct Rings {
     rings: Vec<GuestRing>,
     blocks: Vec<Option<Used>>,
+    /// Bytes of records in each ring.
+    len: u64,
     /// Number of blocks in use.
     taken: u64,
     /// Index at which the search for a free block begins.
@@ -169,6 +173,7 @@ impl Rings {
         self.rings = (0..vcpus)
             .map(|index| GuestRing::new(guest.hidden(), window.offset + index * stride, len))
             .collect();
+        self.len = len;
         let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
         let env = DetourEnv {
             rings: window.gva,
@@ -205,7 +210,7 @@ impl Rings {
             mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
             hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
             guards_loads: kernel.guards_loads(),
-            may_have_smap: true,
+            in_kernel: true,
         })
     }
 
@@ -213,6 +218,11 @@ impl Rings {
     pub(crate) fn learn_clock<E>(&mut self, read: impl FnOnce() -> Result<u64, E>) -> bool {
         self.clock = self.clock.or_else(|| read().ok());
         self.clock.is_some()
+    }
+
+    /// Returns true if each ring, if there are any, has room for so many records of four values.
+    pub(crate) fn have_room_for(&self, records: u64) -> bool {
+        self.rings.is_empty() || self.len / USUAL_RECORD >= records
     }
 
     /// Offset that is added to the guest's time-stamp counter to get guest time.
@@ -442,12 +452,21 @@ mod tests {
         assert_eq!((found.args.len(), found.in_bytes.len()), (2, 1));
     }
 
+    /// Bytes of the rings of so many vCPUs, shared ones or each its own.
+    fn rings_of(vcpus: u64, window: u64) -> u64 {
+        let (stride, len) = ring_sizes(window, vcpus).unwrap();
+        assert!(GuestRing::bytes(len) <= stride && stride * vcpus <= window);
+        len
+    }
+
     #[test]
-    fn sixty_four_vcpus_share_the_memory_of_the_rings() {
+    fn each_of_sixteen_vcpus_has_4_mib_and_sixty_four_can_share_them() {
         for (vcpus, kib) in [(1, 4096), (2, 2048), (3, 1024), (16, 256), (33, 64), (64, 64)] {
-            let (stride, len) = ring_sizes(RINGS.len, vcpus).unwrap();
-            assert_eq!(len, kib << 10, "{vcpus} vCPUs");
-            assert!(GuestRing::bytes(len) <= stride && stride * vcpus <= RINGS.len);
+            assert_eq!(rings_of(vcpus, RINGS.len), kib << 10, "{vcpus} vCPUs share");
+        }
+        for (vcpus, mib) in [(2, 4), (3, 4), (16, 4), (17, 2), (32, 2), (33, 1), (64, 1)] {
+            let window = (vcpus * 4).min(64) + 2;
+            assert_eq!(rings_of(vcpus, window << 20), mib << 20, "{vcpus} vCPUs");
         }
         assert_eq!(ring_sizes(4096, 64), None);
     }

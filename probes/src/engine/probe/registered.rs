@@ -350,7 +350,10 @@ impl KretprobeInstance {
     }
 
     pub(crate) fn begin(&mut self, ret_addr: Gva, entered: GuestTime) {
-        self.instance.data.fill(0);
+        // memset is called for no bytes, too.
+        if !self.instance.data.is_empty() {
+            self.instance.data.fill(0);
+        }
         (self.instance.ret_addr, self.instance.entered) = (ret_addr, entered);
     }
 }
