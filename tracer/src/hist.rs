@@ -133,6 +133,8 @@ impl Shown {
             for (field, value) in saved.iter().zip(&tracked.saved) {
                 match value {
                     SavedValue::Number(number) => write!(out, "  {}: {number:>10}", field.name)?,
+                    // Not saved.
+                    SavedValue::Stack(_) => {}
                     SavedValue::Text(text) => {
                         write!(out, "  {}: {:<32}", field.name, printable(text))?;
                     }
@@ -215,7 +217,11 @@ fn write_key(
         HistogramKey::Text(text) => write!(out, "{name}: {:<35}", printable(text)),
         HistogramKey::Task(comm, pid) => write!(out, "{name}: {:<16}[{pid:>10}]", printable(comm)),
         HistogramKey::Stack(frames) => {
-            writeln!(out, "{name}:")?;
+            match field.field.modifier {
+                // As in the kernel, the first place is on the same line.
+                Modifier::Stacktrace => write!(out, "{name}.stacktrace")?,
+                _ => writeln!(out, "{name}:")?,
+            }
             let line = |frame: &u64| writeln!(out, "         {}", show_symbol(symbols, *frame));
             frames.iter().try_for_each(line)
         }

@@ -80,9 +80,12 @@ fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fm
     }
     if event.is_synthetic {
         write!(out, "{context}{}:", event.name)?;
+        let mut between = " ";
         for (name, value) in &event.args {
-            write!(out, " {name}=")?;
-            write_made(value, out)?;
+            write!(out, "{between}{name}=")?;
+            write_made(value, event.symbols, out)?;
+            // As in the kernel, a back-trace ends its own last line.
+            between = if matches!(value, RecordedValue::Array(_)) { "" } else { " " };
         }
         return writeln!(out);
     }
@@ -121,7 +124,11 @@ fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fm
 }
 
 /// Writes a value of a synthetic event. As in the kernel, numbers of 8 and 16 bits have no sign.
-fn write_made(value: &RecordedValue<'_>, out: &mut String) -> fmt::Result {
+fn write_made(
+    value: &RecordedValue<'_>,
+    symbols: Option<&SymbolTable>,
+    out: &mut String,
+) -> fmt::Result {
     match value {
         RecordedValue::Number(ValueType::Signed(width), number) => match width {
             Width::Byte => write!(out, "{}", number & 0xff),
@@ -131,7 +138,14 @@ fn write_made(value: &RecordedValue<'_>, out: &mut String) -> fmt::Result {
         RecordedValue::Number(ValueType::Hex(_), number) => write!(out, "{number:x}"),
         RecordedValue::Number(_, number) => write!(out, "{number}"),
         RecordedValue::Text(text) => out.write_str(&printable(text)),
-        RecordedValue::Fault | RecordedValue::Array(_) => out.write_str(FAULT),
+        RecordedValue::Fault => out.write_str(FAULT),
+        RecordedValue::Array(frames) => {
+            out.write_str("STACK:\n")?;
+            frames.iter().try_for_each(|frame| match frame {
+                RecordedValue::Number(_, at) => writeln!(out, "=> {}", show_symbol(symbols, *at)),
+                _ => Ok(()),
+            })
+        }
     }
 }
 

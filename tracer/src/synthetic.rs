@@ -129,7 +129,7 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 is_signed: of.kind.is_signed(),
                 room: SLOT,
                 print: print(of.name, of.kind),
-                is_apart: false,
+                read: None,
             },
             SyntheticType::Text(Some(size)) => FormatField {
                 declaration: format!("char {name}[]"),
@@ -138,7 +138,7 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 is_signed: true,
                 room: SYNTHETIC_TEXT_MAX.into(),
                 print: "%s",
-                is_apart: false,
+                read: None,
             },
             SyntheticType::Text(None) => FormatField {
                 declaration: format!("__data_loc char[] {name}"),
@@ -147,7 +147,16 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 is_signed: true,
                 room: SLOT,
                 print: "%s",
-                is_apart: true,
+                read: Some("__get_str"),
+            },
+            SyntheticType::Stack(of) => FormatField {
+                declaration: format!("__data_loc {of} {name}"),
+                name,
+                size: SLOT,
+                is_signed: true,
+                room: SLOT,
+                print: "%s",
+                read: Some("__get_stacktrace"),
             },
         }
     });

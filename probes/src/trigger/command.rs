@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::expression::{Expression, Variable};
-use super::field::HITCOUNT_FIELD;
+use super::field::{HITCOUNT_FIELD, HistField, Modifier};
 use super::handler::Handler;
 use crate::definition::WrittenFilter;
 
@@ -149,7 +149,12 @@ impl Hist {
     /// A sort key with its field's modifier, as the kernel lists it.
     fn listed(&self, key: &SortKey) -> SortKey {
         let found = sort_field(&key.field, &self.keys, &self.values);
-        let field = found.map_or_else(|| key.field.clone(), ToString::to_string);
+        let field = match found {
+            // But for that of back-traces.
+            Some(found) if found.modifier() == Modifier::Stacktrace => found.name(),
+            Some(found) => found.to_string(),
+            None => key.field.clone(),
+        };
         SortKey { field, ..*key }
     }
 
@@ -157,6 +162,27 @@ impl Hist {
         (&self.name, &self.keys, &self.variables) == (&other.name, &other.keys, &other.variables)
             && (&self.values, &self.sort) == (&other.values, &other.sort)
             && self.handlers == other.handlers
+    }
+
+    /// A histogram by the fields of some keys as they are, which sets a variable alone.
+    pub(crate) fn setting(keys: &[Expression], variable: Variable) -> Self {
+        let key = |key: &Expression| match key {
+            Expression::Field(HistField { name, .. }) => {
+                Expression::Field(HistField { name: name.clone(), modifier: Modifier::None })
+            }
+            other => other.clone(),
+        };
+        Self {
+            name: None,
+            keys: keys.iter().map(key).collect(),
+            values: Vec::new(),
+            variables: vec![variable],
+            handlers: Vec::new(),
+            sort: vec![SortKey { field: HITCOUNT_FIELD.to_owned(), descending: false }],
+            size: SIZE_DEFAULT,
+            no_hitcount: false,
+            change: None,
+        }
     }
 
     /// All its expressions.
