@@ -214,7 +214,7 @@ fn write_key(
         HistogramKey::Number(number) => write_number(field, *number, symbols, out),
         HistogramKey::Signed(number) => write_number(field, number.cast_unsigned(), symbols, out),
         HistogramKey::Fault => write!(out, "{name}: {FAULT}"),
-        HistogramKey::Text(text) => write!(out, "{name}: {:<35}", printable(text)),
+        HistogramKey::Text(text) => write!(out, "{name}: {:<50}", printable(text)),
         HistogramKey::Task(comm, pid) => write!(out, "{name}: {:<16}[{pid:>10}]", printable(comm)),
         HistogramKey::Stack(frames) => {
             match field.field.modifier {
@@ -401,7 +401,7 @@ mod tests {
                 format!("{{ f: [ffffffff81000104] {:<55}|", "second+0x4/0x100"),
             ),
             (shown(Modifier::Sym, number(1)), format!("{{ f: [1] {:<45}|", "0x1")),
-            (shown(Modifier::None, text("sh\u{1b}")), format!("{{ f: {:<35}|", "sh\\u{1b}")),
+            (shown(Modifier::None, text("sh\u{1b}")), format!("{{ f: {:<50}|", "sh\\u{1b}")),
             (shown(Modifier::None, HistogramKey::Fault), "{ f: (fault)|".to_owned()),
             (
                 shown(Modifier::Execname, HistogramKey::Task("sh".to_owned(), 8)),

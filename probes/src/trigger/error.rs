@@ -203,7 +203,9 @@ pub enum HandlerError {
     #[error("neither the histogram nor the event of `onmatch` has a variable `{0}`")]
     NoParam(String),
     /// The event of a field that is a parameter does not exist.
-    #[error("there is no event `{group}.{event}` that has `{field}`: `available_events` has those that there are")]
+    #[error(
+        "there is no event `{group}.{event}` that has `{field}`: `available_events` has those that there are"
+    )]
     NoFieldEvent {
         /// Group of the event.
         group: String,
@@ -213,7 +215,9 @@ pub enum HandlerError {
         field: String,
     },
     /// The event of a field that is a parameter has no histogram whose keys can be compared.
-    #[error("no histogram of the event of `{0}` has keys of the number and the types of this one: set one first")]
+    #[error(
+        "no histogram of the event of `{0}` has keys of the number and the types of this one: set one first"
+    )]
     NoKeys(String),
     /// A parameter is of another type than its field.
     #[error(

@@ -158,7 +158,11 @@ fn checked(part: Part<'_>) -> Result<Part<'_>, ParseError> {
 /// Parses a parameter of `save`. As in the kernel, the event of a field does not count.
 fn saved_param(part: Part<'_>) -> Result<ActionParam, ParseError> {
     let (_, last) = event_of(part);
-    Ok(ActionParam { name: part.text.to_owned(), of: FieldOf::Any, value: param_value(part, last)? })
+    Ok(ActionParam {
+        name: part.text.to_owned(),
+        of: FieldOf::Any,
+        value: param_value(part, last)?,
+    })
 }
 
 /// Parses a parameter of an action that makes an event.

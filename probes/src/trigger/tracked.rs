@@ -106,9 +106,10 @@ impl HandlerResolver<'_, '_> {
             let takes = |field: &SyntheticField| match (field.kind, column.kind) {
                 (SyntheticType::Text(_), ValueKind::Text)
                 | (SyntheticType::Stack(_), ValueKind::Stack) => true,
-                (SyntheticType::Number(of_field), ValueKind::Number(NumberKind { type_name, .. })) => {
-                    of_field.takes(type_name, is_field)
-                }
+                (
+                    SyntheticType::Number(of_field),
+                    ValueKind::Number(NumberKind { type_name, .. }),
+                ) => of_field.takes(type_name, is_field),
                 _ => false,
             };
             if !definition.fields.get(index).is_some_and(takes) {

@@ -26,7 +26,11 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn new(registry: &'a Registry, of: Option<&'a Arc<TraceInstance>>, subject: &'a Subject) -> Self {
+    pub(super) fn new(
+        registry: &'a Registry,
+        of: Option<&'a Arc<TraceInstance>>,
+        subject: &'a Subject,
+    ) -> Self {
         Self { registry, of: of.map(|of| &**of), subject }
     }
 

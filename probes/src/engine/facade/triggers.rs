@@ -17,9 +17,7 @@ use crate::engine::facade::target::{Changed, Target};
 use crate::engine::facade::variables::Made;
 use crate::error::ProbeError;
 use crate::events::TraceInstance;
-use crate::trigger::{
-    Histogram, HistogramTable, Live, TriggerCommand, Triggers, switched_events,
-};
+use crate::trigger::{Histogram, HistogramTable, Live, TriggerCommand, Triggers, switched_events};
 
 /// Where an event has triggers: in a trace instance, or at the top (`None`).
 pub(super) type Place<'a> = Option<&'a Arc<TraceInstance>>;

@@ -102,8 +102,7 @@ impl Variables for VariablesOf<'_> {
         let value = Expression::Field(field.field.clone());
         let variable = Variable { name: name.name.clone(), value };
         let (list, is_return) = (subject.list(), subject.is_return());
-        let live =
-            alike.setting(variable, &Fields { list: &list, is_return, variables: self })?;
+        let live = alike.setting(variable, &Fields { list: &list, is_return, variables: self })?;
         subject.check_stack(&live)?;
         let found = live.table().and_then(|table| table.variable(&name.name));
         self.made.borrow_mut().push(Made { event, live });

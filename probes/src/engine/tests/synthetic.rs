@@ -200,9 +200,9 @@ fn lines(fake: &Fake, event: &str) -> Vec<String> {
 #[test]
 fn a_field_of_the_event_of_onmatch_is_a_variable_of_it_as_long_as_it_is_read() {
     const PAIR: &str = "hist:keys=common_pid.execname:onmatch(kprobes.e).pair(a_e,a,kprobes.e.a_e)";
-    const ALIKE: &str = "hist:keys=common_pid:vals=hitcount:sort=hitcount:size=2048 if a_e >= 0 [active]";
-    const MADE: &str =
-        "hist:keys=common_pid:vals=hitcount:synthetic_a_e=a_e:sort=hitcount:size=2048 if a_e >= 0 [active]";
+    const ALIKE: &str =
+        "hist:keys=common_pid:vals=hitcount:sort=hitcount:size=2048 if a_e >= 0 [active]";
+    const MADE: &str = "hist:keys=common_pid:vals=hitcount:synthetic_a_e=a_e:sort=hitcount:size=2048 if a_e >= 0 [active]";
     let fake = Fake::booted();
     fake.register("p:e work a_e=%di");
     fake.register("p:f far_off a=%si");

@@ -50,7 +50,9 @@ impl Setting {
     fn made(&self, fd: u64, pid: u32) -> Vec<SavedValue> {
         let mut made = Vec::new();
         let hit = hit([fd, 5, 0], pid, 0);
-        self.tables.borrow().iter().for_each(|table| drop(table.add(&hit, &mut made)));
+        for table in self.tables.borrow().iter() {
+            table.add(&hit, &mut made);
+        }
         made.pop().map(|made| made.values).unwrap_or_default()
     }
 }
@@ -141,7 +143,8 @@ fn texts_and_back_traces_are_of_the_histograms_memory() {
 
 /// The fields of a synthetic event with a back-trace.
 fn made_fields() -> Vec<Argument> {
-    let Ok(SyntheticCommand::Define(made)) = parse_synthetic("sy u64 aa; unsigned long[] st") else {
+    let Ok(SyntheticCommand::Define(made)) = parse_synthetic("sy u64 aa; unsigned long[] st")
+    else {
         panic!()
     };
     made.arguments()
@@ -153,7 +156,7 @@ fn a_back_trace_of_a_synthetic_event_is_a_key() {
     let mut hit = hit_of(&list, [9, 0, 0], 7, 0);
     let frames = [0xffff_ffff_8100_0104_u64, 0x10];
     hit.record.text = frames.iter().flat_map(|frame| frame.to_le_bytes()).collect();
-    hit.record.args = vec![Some(9), Some((16 << 32) | 0)];
+    hit.record.args = vec![Some(9), Some(16 << 32)];
     for command in ["keys=st.stacktrace", "keys=st"] {
         let TriggerKind::Hist(hist) = added(&format!("hist:{command}:x=st:sort=st")).kind else {
             panic!()
