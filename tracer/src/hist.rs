@@ -441,10 +441,17 @@ mod tests {
     #[test]
     fn a_back_trace_is_a_line_for_each_place() {
         let stack = HistogramKey::Stack(vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104]);
-        let table = histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack], 1)]);
+        let table = histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack.clone()], 1)]);
         let text = whole(&[table]);
         let expected = "{ stacktrace:\n         first+0x8/0x100\n         second+0x4/0x100\n\
             } hitcount:          1\n";
+        assert!(text.contains(expected), "{text}");
+        // Lines of Linux 6.12's own tracer.
+        let keys = vec![field("v", Modifier::None), field("st", Modifier::Stacktrace)];
+        let of_field = histogram(keys, &[(&[HistogramKey::Number(1), stack], 2)]);
+        let expected = "{ v:          1, st.stacktrace         first+0x8/0x100\n         \
+            second+0x4/0x100\n} hitcount:          2\n";
+        let text = whole(&[of_field]);
         assert!(text.contains(expected), "{text}");
     }
 }

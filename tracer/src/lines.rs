@@ -270,6 +270,25 @@ mod tests {
         assert_eq!(line(&event), format!("{PREFIX} {call}\n{stack}"));
     }
 
+    /// Lines of Linux 6.12's own tracer.
+    #[test]
+    fn a_back_trace_of_a_synthetic_event_has_lines_of_its_own() {
+        let symbols = SymbolTable::from_system_map(MAP).unwrap();
+        let frame = |at| RecordedValue::Number(ValueType::Symbol, at);
+        let stack = || RecordedValue::Array(vec![frame(0xffff_ffff_8100_00d9), frame(0x10)]);
+        let number = || RecordedValue::Number(ValueType::Unsigned(Width::Quad), 1);
+        let shown = |args| {
+            let mut event = event("sy", &symbols, args);
+            event.is_synthetic = true;
+            line(&event)
+        };
+        let frames = "stack=STACK:\n=> sys_open+0x3/0x2a\n=> 0x10\n";
+        let first = shown(vec![("stack", stack()), ("v", number()), ("w", number())]);
+        assert_eq!(first, format!("{PREFIX} sy: {frames}v=1 w=1\n"));
+        let last = shown(vec![("v", number()), ("stack", stack())]);
+        assert_eq!(last, format!("{PREFIX} sy: v=1 {frames}\n"));
+    }
+
     #[test]
     fn a_mark_is_a_text_after_the_context() {
         let symbols = SymbolTable::from_system_map(MAP).unwrap();

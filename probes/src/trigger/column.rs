@@ -184,7 +184,7 @@ impl HistColumn {
             // Not from a command: nothing is divided by it.
             Modifier::Buckets(0) => false,
             Modifier::Execname => self.source == FieldSource::Pid,
-            Modifier::Stacktrace => self.is_stack(),
+            Modifier::Stacktrace => matches!(self.source, FieldSource::StackField(_)),
             Modifier::Usecs => matches!(self.source, FieldSource::Latency | FieldSource::Time),
             Modifier::Hex
             | Modifier::Sym
@@ -353,7 +353,6 @@ fn frames_of(bytes: &[u8]) -> Vec<u64> {
 fn listed_modifier(field: &HistField, source: &FieldSource) -> Modifier {
     match (source, field.modifier) {
         (FieldSource::StackField(_), Modifier::None) => Modifier::Stacktrace,
-        (FieldSource::Stack, Modifier::Stacktrace) => Modifier::None,
         (_, modifier) => modifier,
     }
 }

@@ -65,8 +65,8 @@ impl Live {
         Ok(Self { trigger, filter, left, table, is_made: false })
     }
 
-    /// A histogram of the same event by the same keys and with the same filter, which sets a variable
-    /// to a field alone. It goes when no other one refers to it any more.
+    /// A histogram of the same event by the same keys and with the same filter, which only sets a
+    /// variable. It goes when no other one refers to it any more.
     ///
     /// # Errors
     /// As [`Self::new`].
