@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::expression::{Expression, Variable};
 use super::field::{HITCOUNT_FIELD, HistField, Modifier};
-use super::handler::Handler;
+use super::handler::{FieldOf, Handler};
 use crate::definition::WrittenFilter;
 
 /// The clock of histograms with times, as they are listed.
@@ -185,11 +185,12 @@ impl Hist {
         }
     }
 
-    /// All its expressions.
+    /// All its expressions over the event's fields.
     fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let variables = self.variables.iter().map(|variable| &variable.value);
-        let saved = self.handlers.iter().flat_map(|handler| handler.action.params());
-        let saved = saved.map(|param| &param.value);
+        let params = self.handlers.iter().flat_map(|handler| handler.action.params());
+        let of_hit = params.filter(|param| !matches!(param.of, FieldOf::Event(..)));
+        let saved = of_hit.map(|param| &param.value);
         self.keys.iter().chain(&self.values).chain(variables).chain(saved)
     }
 }

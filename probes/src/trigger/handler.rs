@@ -62,6 +62,13 @@ pub struct ActionParam {
     pub value: Expression,
 }
 
+impl ActionParam {
+    /// Its name without the event.
+    pub(crate) fn without_event(&self) -> &str {
+        self.name.splitn(3, '.').last().unwrap_or(&self.name)
+    }
+}
+
 /// The event of a field that is a parameter of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldOf {

@@ -113,7 +113,7 @@ impl HandlerResolver<'_, '_> {
                 _ => false,
             };
             if !definition.fields.get(index).is_some_and(takes) {
-                return Err(HandlerError::OtherType(param.name.clone()).into());
+                return Err(HandlerError::OtherType(param.without_event().to_owned()).into());
             }
             columns.push(column);
         }
