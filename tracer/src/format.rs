@@ -74,9 +74,9 @@ pub(crate) fn of_synthetic(name: &str, id: u32, fields: &[FormatField<'_>]) -> S
         layout.field(&field.declaration, field.size, field.is_signed);
         layout.end += field.room - field.size;
         formats.push(format!("{}={}", field.name, field.print));
-        let record = match field.is_apart {
-            true => format!(", __get_str({})", field.name),
-            false => format!(", REC->{}", field.name),
+        let record = match field.read {
+            Some(read) => format!(", {read}({})", field.name),
+            None => format!(", REC->{}", field.name),
         };
         records.push_str(&record);
     }
@@ -95,8 +95,8 @@ pub(crate) struct FormatField<'a> {
     pub(crate) room: usize,
     /// How it is printed.
     pub(crate) print: &'static str,
-    /// Its text is elsewhere in the record.
-    pub(crate) is_apart: bool,
+    /// Reads it where it is elsewhere in the record.
+    pub(crate) read: Option<&'static str>,
 }
 
 /// Fields, in order.

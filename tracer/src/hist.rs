@@ -133,6 +133,8 @@ impl Shown {
             for (field, value) in saved.iter().zip(&tracked.saved) {
                 match value {
                     SavedValue::Number(number) => write!(out, "  {}: {number:>10}", field.name)?,
+                    // Not saved.
+                    SavedValue::Stack(_) => {}
                     SavedValue::Text(text) => {
                         write!(out, "  {}: {:<32}", field.name, printable(text))?;
                     }
@@ -212,10 +214,14 @@ fn write_key(
         HistogramKey::Number(number) => write_number(field, *number, symbols, out),
         HistogramKey::Signed(number) => write_number(field, number.cast_unsigned(), symbols, out),
         HistogramKey::Fault => write!(out, "{name}: {FAULT}"),
-        HistogramKey::Text(text) => write!(out, "{name}: {:<35}", printable(text)),
+        HistogramKey::Text(text) => write!(out, "{name}: {:<50}", printable(text)),
         HistogramKey::Task(comm, pid) => write!(out, "{name}: {:<16}[{pid:>10}]", printable(comm)),
         HistogramKey::Stack(frames) => {
-            writeln!(out, "{name}:")?;
+            match field.field.modifier {
+                // As in the kernel, the first place is on the same line.
+                Modifier::Stacktrace => write!(out, "{name}.stacktrace")?,
+                _ => writeln!(out, "{name}:")?,
+            }
             let line = |frame: &u64| writeln!(out, "         {}", show_symbol(symbols, *frame));
             frames.iter().try_for_each(line)
         }
@@ -395,7 +401,7 @@ mod tests {
                 format!("{{ f: [ffffffff81000104] {:<55}|", "second+0x4/0x100"),
             ),
             (shown(Modifier::Sym, number(1)), format!("{{ f: [1] {:<45}|", "0x1")),
-            (shown(Modifier::None, text("sh\u{1b}")), format!("{{ f: {:<35}|", "sh\\u{1b}")),
+            (shown(Modifier::None, text("sh\u{1b}")), format!("{{ f: {:<50}|", "sh\\u{1b}")),
             (shown(Modifier::None, HistogramKey::Fault), "{ f: (fault)|".to_owned()),
             (
                 shown(Modifier::Execname, HistogramKey::Task("sh".to_owned(), 8)),
@@ -435,10 +441,17 @@ mod tests {
     #[test]
     fn a_back_trace_is_a_line_for_each_place() {
         let stack = HistogramKey::Stack(vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104]);
-        let table = histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack], 1)]);
+        let table = histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack.clone()], 1)]);
         let text = whole(&[table]);
         let expected = "{ stacktrace:\n         first+0x8/0x100\n         second+0x4/0x100\n\
             } hitcount:          1\n";
+        assert!(text.contains(expected), "{text}");
+        // Lines of Linux 6.12's own tracer.
+        let keys = vec![field("v", Modifier::None), field("st", Modifier::Stacktrace)];
+        let of_field = histogram(keys, &[(&[HistogramKey::Number(1), stack], 2)]);
+        let expected = "{ v:          1, st.stacktrace         first+0x8/0x100\n         \
+            second+0x4/0x100\n} hitcount:          2\n";
+        let text = whole(&[of_field]);
         assert!(text.contains(expected), "{text}");
     }
 }

@@ -80,9 +80,12 @@ fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fm
     }
     if event.is_synthetic {
         write!(out, "{context}{}:", event.name)?;
+        let mut between = " ";
         for (name, value) in &event.args {
-            write!(out, " {name}=")?;
-            write_made(value, out)?;
+            write!(out, "{between}{name}=")?;
+            write_made(value, event.symbols, out)?;
+            // As in the kernel, a back-trace ends its own last line.
+            between = if matches!(value, RecordedValue::Array(_)) { "" } else { " " };
         }
         return writeln!(out);
     }
@@ -121,7 +124,11 @@ fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fm
 }
 
 /// Writes a value of a synthetic event. As in the kernel, numbers of 8 and 16 bits have no sign.
-fn write_made(value: &RecordedValue<'_>, out: &mut String) -> fmt::Result {
+fn write_made(
+    value: &RecordedValue<'_>,
+    symbols: Option<&SymbolTable>,
+    out: &mut String,
+) -> fmt::Result {
     match value {
         RecordedValue::Number(ValueType::Signed(width), number) => match width {
             Width::Byte => write!(out, "{}", number & 0xff),
@@ -131,7 +138,14 @@ fn write_made(value: &RecordedValue<'_>, out: &mut String) -> fmt::Result {
         RecordedValue::Number(ValueType::Hex(_), number) => write!(out, "{number:x}"),
         RecordedValue::Number(_, number) => write!(out, "{number}"),
         RecordedValue::Text(text) => out.write_str(&printable(text)),
-        RecordedValue::Fault | RecordedValue::Array(_) => out.write_str(FAULT),
+        RecordedValue::Fault => out.write_str(FAULT),
+        RecordedValue::Array(frames) => {
+            out.write_str("STACK:\n")?;
+            frames.iter().try_for_each(|frame| match frame {
+                RecordedValue::Number(_, at) => writeln!(out, "=> {}", show_symbol(symbols, *at)),
+                _ => Ok(()),
+            })
+        }
     }
 }
 
@@ -254,6 +268,25 @@ mod tests {
         let call = "ret: (sys_open+0x1b/0x2a <- do_sys_open) rv=0x41";
         let stack = format!("{PREFIX} <stack trace>\n => do_sys_open\n => 0x10\n");
         assert_eq!(line(&event), format!("{PREFIX} {call}\n{stack}"));
+    }
+
+    /// Lines of Linux 6.12's own tracer.
+    #[test]
+    fn a_back_trace_of_a_synthetic_event_has_lines_of_its_own() {
+        let symbols = SymbolTable::from_system_map(MAP).unwrap();
+        let frame = |at| RecordedValue::Number(ValueType::Symbol, at);
+        let stack = || RecordedValue::Array(vec![frame(0xffff_ffff_8100_00d9), frame(0x10)]);
+        let number = || RecordedValue::Number(ValueType::Unsigned(Width::Quad), 1);
+        let shown = |args| {
+            let mut event = event("sy", &symbols, args);
+            event.is_synthetic = true;
+            line(&event)
+        };
+        let frames = "stack=STACK:\n=> sys_open+0x3/0x2a\n=> 0x10\n";
+        let first = shown(vec![("stack", stack()), ("v", number()), ("w", number())]);
+        assert_eq!(first, format!("{PREFIX} sy: {frames}v=1 w=1\n"));
+        let last = shown(vec![("v", number()), ("stack", stack())]);
+        assert_eq!(last, format!("{PREFIX} sy: v=1 {frames}\n"));
     }
 
     #[test]

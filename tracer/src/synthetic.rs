@@ -129,7 +129,7 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 is_signed: of.kind.is_signed(),
                 room: SLOT,
                 print: print(of.name, of.kind),
-                is_apart: false,
+                read: None,
             },
             SyntheticType::Text(Some(size)) => FormatField {
                 declaration: format!("char {name}[]"),
@@ -138,7 +138,7 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 is_signed: true,
                 room: SYNTHETIC_TEXT_MAX.into(),
                 print: "%s",
-                is_apart: false,
+                read: None,
             },
             SyntheticType::Text(None) => FormatField {
                 declaration: format!("__data_loc char[] {name}"),
@@ -147,7 +147,16 @@ fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
                 is_signed: true,
                 room: SLOT,
                 print: "%s",
-                is_apart: true,
+                read: Some("__get_str"),
+            },
+            SyntheticType::Stack(of) => FormatField {
+                declaration: format!("__data_loc {of} {name}"),
+                name,
+                size: SLOT,
+                is_signed: true,
+                room: SLOT,
+                print: "%s",
+                read: Some("__get_stacktrace"),
             },
         }
     });
@@ -174,7 +183,7 @@ mod tests {
     #[test]
     fn a_format_is_laid_out_as_by_the_kernel() {
         let line = "sy int a; unsigned int b; long c; unsigned long d; bool e; char f; unsigned char g; s8 h; char i[3]; \
-                    char j[]; u16 k; gfp_t l; u64 m; s64 n";
+                    char j[]; u16 k; gfp_t l; unsigned long o[]; u64 m; s64 n";
         let Ok(SyntheticCommand::Define(definition)) = parse_synthetic(line) else { panic!() };
         let (enabled, triggers, is_switched, filter) = (false, 0, false, None);
         let status = SyntheticStatus { id: 7, definition, enabled, triggers, is_switched, filter };
@@ -189,11 +198,13 @@ mod tests {
             \tfield:s8 h;\toffset:64;\tsize:1;\tsigned:1;\n\
             \tfield:char i[];\toffset:72;\tsize:3;\tsigned:1;\n\
             \tfield:__data_loc char[] j;\toffset:328;\tsize:8;\tsigned:1;\n\
-            \tfield:u16 k;\toffset:336;\tsize:2;\tsigned:0;\n";
+            \tfield:u16 k;\toffset:336;\tsize:2;\tsigned:0;\n\
+            \tfield:gfp_t l;\toffset:344;\tsize:4;\tsigned:0;\n\
+            \tfield:__data_loc unsigned long[] o;\toffset:352;\tsize:8;\tsigned:1;\n";
         assert!(text.starts_with("name: sy\nID: 7\nformat:\n") && text.contains(fields), "{text}");
-        let print = "print fmt: \"a=%d, b=%u, c=%ld, d=%lu, e=%d, f=%d, g=%u, h=%d, i=%s, j=%s, k=%u, l=%x, m=%llu, n=%lld\", \
-            REC->a, REC->b, REC->c, REC->d, REC->e, REC->f, REC->g, REC->h, REC->i, __get_str(j), REC->k, REC->l, REC->m, \
-            REC->n\n";
+        let print = "print fmt: \"a=%d, b=%u, c=%ld, d=%lu, e=%d, f=%d, g=%u, h=%d, i=%s, j=%s, k=%u, l=%x, o=%s, m=%llu, n=%lld\", \
+            REC->a, REC->b, REC->c, REC->d, REC->e, REC->f, REC->g, REC->h, REC->i, __get_str(j), REC->k, REC->l, \
+            __get_stacktrace(o), REC->m, REC->n\n";
         assert!(text.ends_with(print), "{text}");
     }
 }

@@ -16,7 +16,21 @@ pub(crate) struct Argument {
     pub(crate) count: Option<u8>,
 }
 
+/// Most places of a back-trace that is a field.
+const FRAMES_MAX: u8 = 32;
+
 impl Argument {
+    /// A back-trace as a field of synthetic events, whose records are made.
+    pub(crate) fn of_stack(name: &str) -> Self {
+        let (kind, count) = (ValueType::Symbol, Some(FRAMES_MAX));
+        Self { name: name.to_owned(), fetch: Fetch::Constant(0), kind, count }
+    }
+
+    /// Returns true if it is a back-trace: no array is a constant.
+    pub(crate) fn is_stack(&self) -> bool {
+        self.count.is_some() && matches!(self.fetch, Fetch::Constant(_))
+    }
+
     /// Returns true if its value is in a record's bytes: a text, or an array.
     pub(crate) fn is_in_bytes(&self) -> bool {
         !self.fetch.is_known_text() && (self.kind.is_text() || self.count.is_some())

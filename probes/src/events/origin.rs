@@ -27,6 +27,14 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Returns true if its symbols are these.
+    pub(crate) fn has_symbols(&self, symbols: Option<&SymbolTable>) -> bool {
+        match (&self.symbols, symbols) {
+            (Some(had), Some(now)) => had.is_same(now),
+            (had, now) => had.is_none() && now.is_none(),
+        }
+    }
+
     /// That of an event which is made, not fetched at a place.
     pub(crate) fn of_no_place(
         (group, event, event_id): (Arc<str>, Arc<str>, u32),

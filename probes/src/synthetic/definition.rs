@@ -29,7 +29,12 @@ pub enum SyntheticType {
     Number(TypeName),
     /// `char[N]`: text of less than N bytes; `char[]`: text of any length.
     Text(Option<u16>),
+    /// A back-trace: `unsigned long[]` or `long[]`.
+    Stack(&'static str),
 }
+
+/// The types of back-traces.
+const STACKS: [&str; 2] = ["unsigned long[]", "long[]"];
 
 /// Name of a type of numbers, with its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,18 +107,27 @@ impl SyntheticType {
         match self {
             Self::Number(TypeName { kind, .. }) => kind,
             Self::Text(_) => ValueType::Text,
+            Self::Stack(_) => ValueType::Symbol,
         }
+    }
+
+    /// The type of back-traces of this name.
+    pub(super) fn stack(name: &str) -> Option<Self> {
+        STACKS.into_iter().find(|found| *found == name).map(Self::Stack)
     }
 }
 
 impl SyntheticDefinition {
     /// The fields of its records. They are fetched nowhere: records are made.
     pub(crate) fn arguments(&self) -> Vec<Argument> {
-        let argument = |field: &SyntheticField| Argument {
-            name: field.name.clone(),
-            fetch: Fetch::Constant(0),
-            kind: field.kind.kind(),
-            count: None,
+        let argument = |field: &SyntheticField| match field.kind {
+            SyntheticType::Stack(_) => Argument::of_stack(&field.name),
+            SyntheticType::Number(_) | SyntheticType::Text(_) => Argument {
+                name: field.name.clone(),
+                fetch: Fetch::Constant(0),
+                kind: field.kind.kind(),
+                count: None,
+            },
         };
         self.fields.iter().map(argument).collect()
     }
@@ -125,6 +139,7 @@ impl fmt::Display for SyntheticType {
             Self::Number(found) => f.write_str(found.name),
             Self::Text(Some(size)) => write!(f, "char[{size}]"),
             Self::Text(None) => f.write_str("char[]"),
+            Self::Stack(name) => f.write_str(name),
         }
     }
 }

@@ -118,9 +118,12 @@ fn kind_of(
     if let Some(found) = TypeName::named(text) {
         return Ok(SyntheticType::Number(found));
     }
+    if let Some(found) = SyntheticType::stack(text) {
+        return Ok(found);
+    }
     let Some(size) = text.strip_prefix("char[") else {
         let message = "write u8 to u64, s8 to s64, char, int, long (also unsigned), bool, pid_t or gfp_t, of a text \
-                       char[N] or char[]";
+                       char[N] or char[], of a back-trace unsigned long[]";
         return Err(fault("INVALID_TYPE", at, message));
     };
     let size = size.strip_suffix(']').unwrap_or("x");

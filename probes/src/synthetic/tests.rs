@@ -21,6 +21,7 @@ fn definitions_are_listed_as_by_the_kernel() {
         (" lat u64  a ;  u64   b", "lat\tu64 a; u64 b"),
         ("lat char[16] a; u64 a", "lat\tchar[16] a; u64 a"),
         ("lat char a[]; unsigned long b", "lat\tchar[] a; unsigned long b"),
+        ("lat unsigned long[] a; long b[]", "lat\tunsigned long[] a; long[] b"),
         ("lat u64 common_pid; u64 comm", "lat\tu64 common_pid; u64 comm"),
     ];
     for (line, expected) in cases {
@@ -43,7 +44,7 @@ fn faults_of_definitions_have_their_place() {
         ("lat u64 a; string b", "INVALID_TYPE", 11),
         ("lat u64[4] a", "INVALID_TYPE", 4),
         ("lat struct foo a", "INVALID_TYPE", 4),
-        ("lat unsigned long[] a", "INVALID_TYPE", 4),
+        ("lat u64 a; unsigned long[4] b", "INVALID_TYPE", 11),
         ("lat u64 a-b", "BAD_NAME", 8),
         ("lat u64 1a", "BAD_NAME", 8),
         ("1at u64 a", "BAD_NAME", 0),

@@ -1,6 +1,6 @@
 //! Keys and values of histograms, resolved in an event.
 
-use super::entries::HistogramKey;
+use super::entries::{HistogramKey, SavedValue};
 use super::error::TriggerError;
 use super::expression::Operator;
 use super::field::{HITCOUNT_FIELD, HistField, LATENCY_FIELD, Modifier, TIME_FIELD};
@@ -9,7 +9,7 @@ use crate::events::{Hit, RecordedValue, STACK_DEPTH};
 use crate::synthetic::TypeName;
 
 /// Longest text of a key, in bytes.
-const TEXT_MAX: usize = 255;
+pub(super) const TEXT_MAX: usize = 255;
 /// Longest name of a task (TASK_COMM_LEN), each byte as three of UTF-8.
 const NAME_MAX: usize = 3 * 16;
 /// Name of the CPU, as histograms list it.
@@ -33,7 +33,10 @@ pub(super) enum FieldSource {
     Latency,
     /// The guest's time, in nanoseconds.
     Time,
+    /// The back-trace of the hit.
     Stack,
+    /// A back-trace that is a field.
+    StackField(usize),
     /// An expression.
     Computed(Box<Formula>),
 }
@@ -52,11 +55,11 @@ pub(super) enum Formula {
 impl Formula {
     /// Evaluates it for a hit; `read` are the values of the references. Fields that could not be
     /// read count as 0, as in the kernel.
-    pub(super) fn number(&self, hit: &Hit, read: &[u64]) -> u64 {
+    pub(super) fn number(&self, hit: &Hit, read: &[SavedValue]) -> u64 {
         match self {
             Self::Constant(number) => *number,
             Self::Field(column) => column.operand(hit).unwrap_or_default(),
-            Self::Reference(index) => read.get(*index).copied().unwrap_or_default(),
+            Self::Reference(index) => read.get(*index).map_or(0, SavedValue::number),
             Self::Negated(operand) => operand.number(hit, read).wrapping_neg(),
             Self::Operation(one, operator, other) => {
                 operator.apply(one.number(hit, read), other.number(hit, read))
@@ -87,6 +90,7 @@ impl HistColumn {
         let index = list.iter().position(|arg| arg.name == field.name);
         let name = listed_name(&field.name, list);
         let source = match (index, name) {
+            (Some(index), _) if list[index].is_stack() => FieldSource::StackField(index),
             (Some(index), _) => FieldSource::Arg(index),
             (None, PID_FIELD) => FieldSource::Pid,
             (None, CPU_NAME) => FieldSource::Cpu,
@@ -98,11 +102,11 @@ impl HistColumn {
             _ => return Err(no_field(field, list, is_return)),
         };
         let arg = index.map(|index| &list[index]);
-        if arg.is_some_and(|arg| arg.count.is_some()) {
+        if arg.is_some_and(|arg| arg.count.is_some() && !arg.is_stack()) {
             return Err(bad(field, "it is an array, which is not counted by"));
         }
         let found = Self {
-            field: HistField { name: name.to_owned(), ..*field },
+            field: HistField { name: name.to_owned(), modifier: listed_modifier(field, &source) },
             is_signed: arg.is_some_and(|arg| arg.is_number() && arg.kind.is_signed()),
             is_text: arg.is_some_and(|arg| !arg.is_number()),
             kind: arg.map(|arg| arg.kind),
@@ -128,7 +132,7 @@ impl HistColumn {
             | FieldSource::Latency
             | FieldSource::Time
             | FieldSource::Computed(_) => true,
-            FieldSource::Comm | FieldSource::Stack => false,
+            FieldSource::Comm | FieldSource::Stack | FieldSource::StackField(_) => false,
         }
     }
 
@@ -165,12 +169,22 @@ impl HistColumn {
         TypeName::of(kind)
     }
 
+    /// Returns true if both are of one type, as the kernel names it.
+    pub(super) fn is_compared_as(&self, other: &Self) -> bool {
+        let kind = |column: &Self| {
+            let number = column.is_number().then(|| column.type_name());
+            (number, column.is_stack())
+        };
+        kind(self) == kind(other)
+    }
+
     fn takes(&self, modifier: Modifier) -> bool {
         match modifier {
             Modifier::None => true,
             // Not from a command: nothing is divided by it.
             Modifier::Buckets(0) => false,
             Modifier::Execname => self.source == FieldSource::Pid,
+            Modifier::Stacktrace => matches!(self.source, FieldSource::StackField(_)),
             Modifier::Usecs => matches!(self.source, FieldSource::Latency | FieldSource::Time),
             Modifier::Hex
             | Modifier::Sym
@@ -185,7 +199,7 @@ impl HistColumn {
 
     /// The number of a hit, sign-extended; `None` if it could not be read. `read` are the values of
     /// the references.
-    pub(super) fn number(&self, hit: &Hit, read: &[u64]) -> Option<u64> {
+    pub(super) fn number(&self, hit: &Hit, read: &[SavedValue]) -> Option<u64> {
         let record = &hit.record;
         let nanos = |ticks| hit.origin.clock.nanos(ticks);
         let number = match &self.source {
@@ -199,7 +213,7 @@ impl HistColumn {
             FieldSource::Latency => nanos(record.duration()?),
             FieldSource::Time => nanos(record.time),
             FieldSource::Computed(formula) => formula.number(hit, read),
-            FieldSource::Comm | FieldSource::Stack => return None,
+            FieldSource::Comm | FieldSource::Stack | FieldSource::StackField(_) => return None,
         };
         Some(if self.field.modifier == Modifier::Usecs { number / 1000 } else { number })
     }
@@ -236,6 +250,10 @@ impl HistColumn {
         };
         match self.source {
             FieldSource::Stack => return HistogramKey::Stack(hit.record.stack.clone()),
+            FieldSource::StackField(index) => {
+                let bytes = hit.record.bytes(index).unwrap_or_default();
+                return HistogramKey::Stack(frames_of(bytes));
+            }
             FieldSource::Comm => {
                 return hit.record.task.map_or(HistogramKey::Fault, |task| cut(&task.name()));
             }
@@ -272,7 +290,7 @@ impl HistColumn {
     pub(super) fn most_bytes(&self) -> usize {
         size_of::<HistogramKey>()
             + match self.source {
-                FieldSource::Stack => STACK_DEPTH * size_of::<u64>(),
+                FieldSource::Stack | FieldSource::StackField(_) => STACK_DEPTH * size_of::<u64>(),
                 FieldSource::Arg(_) if self.is_text => TEXT_MAX,
                 FieldSource::Comm | FieldSource::Pid => NAME_MAX,
                 FieldSource::Arg(_)
@@ -316,7 +334,26 @@ impl HistColumn {
 
     /// Returns true if it is a back-trace.
     pub(crate) fn is_stack(&self) -> bool {
+        matches!(self.source, FieldSource::Stack | FieldSource::StackField(_))
+    }
+
+    /// Returns true if it is the back-trace of the hit.
+    pub(super) fn takes_stack(&self) -> bool {
         self.source == FieldSource::Stack
+    }
+}
+
+/// The addresses in the bytes of a field that is a back-trace.
+fn frames_of(bytes: &[u8]) -> Vec<u64> {
+    let (frames, _) = bytes.as_chunks();
+    frames.iter().map(|frame| u64::from_le_bytes(*frame)).collect()
+}
+
+/// The modifier by which a field of an event is listed.
+fn listed_modifier(field: &HistField, source: &FieldSource) -> Modifier {
+    match (source, field.modifier) {
+        (FieldSource::StackField(_), Modifier::None) => Modifier::Stacktrace,
+        (_, modifier) => modifier,
     }
 }
 
@@ -325,6 +362,11 @@ pub(super) fn listed_name<'a>(name: &'a str, list: &[Argument]) -> &'a str {
     let is_arg = list.iter().any(|arg| arg.name == name);
     let other = OTHER_NAMES.iter().find(|(other, _)| *other == name && !is_arg);
     other.map_or(name, |(_, listed)| listed)
+}
+
+/// Returns true if this is the name of a field that is a back-trace.
+pub(super) fn is_stack_field(name: &str, list: &[Argument]) -> bool {
+    list.iter().any(|arg| arg.name == name && arg.is_stack())
 }
 
 pub(super) fn bad_modifier(field: &HistField, why: &'static str) -> TriggerError {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::expression::{Expression, Variable};
-use super::field::HITCOUNT_FIELD;
-use super::handler::Handler;
+use super::field::{HITCOUNT_FIELD, HistField, Modifier};
+use super::handler::{FieldOf, Handler};
 use crate::definition::WrittenFilter;
 
 /// The clock of histograms with times, as they are listed.
@@ -149,7 +149,12 @@ impl Hist {
     /// A sort key with its field's modifier, as the kernel lists it.
     fn listed(&self, key: &SortKey) -> SortKey {
         let found = sort_field(&key.field, &self.keys, &self.values);
-        let field = found.map_or_else(|| key.field.clone(), ToString::to_string);
+        let field = match found {
+            // But for that of back-traces.
+            Some(found) if found.modifier() == Modifier::Stacktrace => found.name(),
+            Some(found) => found.to_string(),
+            None => key.field.clone(),
+        };
         SortKey { field, ..*key }
     }
 
@@ -159,11 +164,33 @@ impl Hist {
             && self.handlers == other.handlers
     }
 
-    /// All its expressions.
+    /// A histogram by the fields of some keys as they are, which sets a variable alone.
+    pub(crate) fn setting(keys: &[Expression], variable: Variable) -> Self {
+        let key = |key: &Expression| match key {
+            Expression::Field(HistField { name, .. }) => {
+                Expression::Field(HistField { name: name.clone(), modifier: Modifier::None })
+            }
+            other => other.clone(),
+        };
+        Self {
+            name: None,
+            keys: keys.iter().map(key).collect(),
+            values: Vec::new(),
+            variables: vec![variable],
+            handlers: Vec::new(),
+            sort: vec![SortKey { field: HITCOUNT_FIELD.to_owned(), descending: false }],
+            size: SIZE_DEFAULT,
+            no_hitcount: false,
+            change: None,
+        }
+    }
+
+    /// All its expressions over the event's fields.
     fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let variables = self.variables.iter().map(|variable| &variable.value);
-        let saved = self.handlers.iter().flat_map(|handler| handler.action.params());
-        let saved = saved.map(|param| &param.value);
+        let params = self.handlers.iter().flat_map(|handler| handler.action.params());
+        let of_hit = params.filter(|param| !matches!(param.of, FieldOf::Event(..)));
+        let saved = of_hit.map(|param| &param.value);
         self.keys.iter().chain(&self.values).chain(variables).chain(saved)
     }
 }

@@ -22,13 +22,15 @@ pub enum HistogramKey {
     Fault,
 }
 
-/// A saved value of a hit.
+/// A value of a hit that is kept: of a variable, of a saved field or of a synthetic event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SavedValue {
     /// A number as the kernel has it, without a sign; 0 if it could not be read.
     Number(u64),
     /// Text.
     Text(String),
+    /// Addresses of a back-trace, the probed place first.
+    Stack(Vec<u64>),
 }
 
 /// The values that an entry keeps for the handlers of its histogram.
@@ -60,7 +62,7 @@ pub(crate) struct KeySums {
 }
 
 /// The variables of entries; `None` if one is not set.
-pub(super) type VariablesByKeys = HashMap<Box<[HistogramKey]>, Box<[Option<u64>]>>;
+pub(super) type VariablesByKeys = HashMap<Box<[HistogramKey]>, Box<[Option<SavedValue>]>>;
 
 /// The entries of a histogram.
 #[derive(Debug, Default)]

@@ -202,6 +202,23 @@ pub enum HandlerError {
     /// A parameter is no variable of the histogram, or of the event of `onmatch`.
     #[error("neither the histogram nor the event of `onmatch` has a variable `{0}`")]
     NoParam(String),
+    /// The event of a field that is a parameter does not exist.
+    #[error(
+        "there is no event `{group}.{event}` that has `{field}`: `available_events` has those that there are"
+    )]
+    NoFieldEvent {
+        /// Group of the event.
+        group: String,
+        /// Name of the event.
+        event: String,
+        /// The field.
+        field: String,
+    },
+    /// The event of a field that is a parameter has no histogram whose keys can be compared.
+    #[error(
+        "no histogram of the event of `{0}` has keys of the number and the types of this one: set one first"
+    )]
+    NoKeys(String),
     /// A parameter is of another type than its field.
     #[error(
         "`{0}` has not the type of its field: numbers have one width and sign (a field of an event counts as one without), \
@@ -221,6 +238,8 @@ impl HandlerError {
             Self::NoEvent(event) => ("INVALID_SUBSYS_EVENT", Some(event)),
             Self::NoSynthetic(event) => ("SYNTH_EVENT_NOT_FOUND", Some(event)),
             Self::NoParam(name) => ("PARAM_NOT_FOUND", Some(name)),
+            Self::NoFieldEvent { field, .. } => ("EVENT_FILE_NOT_FOUND", Some(field)),
+            Self::NoKeys(field) => ("HIST_NOT_FOUND", Some(field)),
             Self::OtherType(name) => ("SYNTH_TYPE_MISMATCH", Some(name)),
             Self::OtherCount(event) => ("SYNTH_COUNT_MISMATCH", Some(event)),
         }

@@ -44,6 +44,8 @@ pub enum Modifier {
     Percent,
     /// `.graph`: a value as a bar, beside the largest one.
     Graph,
+    /// `.stacktrace`: a back-trace.
+    Stacktrace,
 }
 
 impl Modifier {
@@ -61,6 +63,7 @@ impl Modifier {
             Self::Syscall => "syscall",
             Self::Percent => "percent",
             Self::Graph => "graph",
+            Self::Stacktrace => "stacktrace",
         }
     }
 

@@ -56,8 +56,28 @@ pub enum HandlerAction {
 pub struct ActionParam {
     /// Its name: the value as it was written.
     pub name: String,
+    /// The event of a field.
+    pub of: FieldOf,
     /// A field, a constant or a variable.
     pub value: Expression,
+}
+
+impl ActionParam {
+    /// Its name without the event.
+    pub(crate) fn without_event(&self) -> &str {
+        self.name.splitn(3, '.').last().unwrap_or(&self.name)
+    }
+}
+
+/// The event of a field that is a parameter of an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldOf {
+    /// No event is written: that of the histogram, or that of `onmatch`.
+    Any,
+    /// That of the histogram.
+    Own,
+    /// Another one, by group and name.
+    Event(String, String),
 }
 
 impl HandlerCondition {

@@ -3,15 +3,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use super::column::{HistColumn, listed_name};
+use super::column::{HistColumn, is_stack_field, listed_name};
 use super::command::{Hist, HistChange, TriggerKind};
 use super::entries::{
-    Counted, Entries, HistogramKey, SnapshotTaken, Tracked, VariablesByKeys, lock,
+    Counted, Entries, HistogramKey, SavedValue, SnapshotTaken, Tracked, VariablesByKeys, lock,
 };
 use super::error::TriggerError;
 use super::expression::{Expression, Variable, VariableName};
-use super::handler::HandlerCondition;
-use super::tracked::{HandlerColumn, HandlerResolver, MadeEvent, Occurrence};
+use super::field::Modifier;
+use super::handler::{ActionParam, FieldOf, HandlerCondition};
+use super::tracked::{HandlerColumn, HandlerResolver, MadeEvent};
+use super::value::{Occurrence, ValueColumn};
 use super::variables::{
     FoundVariable, Reference, Resolver, VariableColumn, Variables, comparable_keys,
 };
@@ -61,15 +63,31 @@ impl TriggerKind {
 }
 
 impl Hist {
-    fn with_listed_names(self, list: &[Argument]) -> Self {
-        self.with_operands(&|operand| {
+    fn with_listed_names(mut self, list: &[Argument]) -> Self {
+        let listed = |operand: &mut Expression| {
             if let Expression::Field(field) = operand {
                 field.name = listed_name(&field.name, list).to_owned();
+                // As in the kernel, only keys are listed with it.
+                if field.modifier == Modifier::Stacktrace {
+                    field.modifier = Modifier::None;
+                }
             }
-        })
+        };
+        let params = self.handlers.iter_mut().flat_map(|handler| handler.action.params_mut());
+        let of_hit = params.filter(|param| !matches!(param.of, FieldOf::Event(..)));
+        of_hit.for_each(|param| listed(&mut param.value));
+        let mut hist = self.with_operands(&listed);
+        for key in &mut hist.keys {
+            if let Expression::Field(field) = key
+                && is_stack_field(&field.name, list)
+            {
+                field.modifier = Modifier::Stacktrace;
+            }
+        }
+        hist
     }
 
-    fn of_event(self, group: &str, event: &str) -> Self {
+    fn of_event(mut self, group: &str, event: &str) -> Self {
         let own = self.variables.clone();
         let field = |name: &VariableName| {
             let (of, event_of) = name.event.as_ref()?;
@@ -77,6 +95,19 @@ impl Hist {
             let found = own.iter().find(is_it).filter(|_| of == group && event_of == event)?;
             matches!(found.value, Expression::Field(_)).then(|| found.value.clone())
         };
+        let is_own = |of: &str, event_of: &str| of == group && event_of == event;
+        let own_too = |param: &mut ActionParam| match (&param.of, &mut param.value) {
+            (FieldOf::Event(group, event), _) if is_own(group, event) => param.of = FieldOf::Own,
+            (_, Expression::Variable(VariableName { event: of, name })) => {
+                let is_there = own.iter().any(|variable| variable.name == *name);
+                if of.as_ref().is_some_and(|(group, event)| is_there && is_own(group, event)) {
+                    *of = None;
+                }
+            }
+            _ => {}
+        };
+        let making = self.handlers.iter_mut().filter(|handler| handler.action.makes().is_some());
+        making.flat_map(|handler| handler.action.params_mut()).for_each(own_too);
         self.with_operands(&|operand| {
             let Expression::Variable(name) = &*operand else { return };
             if let Some(field) = field(name) {
@@ -85,14 +116,12 @@ impl Hist {
         })
     }
 
-    /// The same one with other operands; its sort keys follow.
+    /// The same one with other operands of keys, values and variables; its sort keys follow.
     fn with_operands(mut self, change: &impl Fn(&mut Expression)) -> Self {
         let all = |hist: &Self| [&hist.values[..], &hist.keys].concat();
         let before = all(&self);
         let variables = self.variables.iter_mut().map(|variable| &mut variable.value);
-        let saved = self.handlers.iter_mut().flat_map(|handler| handler.action.params_mut());
-        let saved = saved.map(|param| &mut param.value);
-        let changed = self.keys.iter_mut().chain(&mut self.values).chain(variables).chain(saved);
+        let changed = self.keys.iter_mut().chain(&mut self.values).chain(variables);
         changed.for_each(|expression| expression.change_operands(change));
         let after = all(&self);
         for key in &mut self.sort {
@@ -126,7 +155,7 @@ impl HistTable {
         let own: Vec<VariableColumn> = own.collect::<Result<_, _>>()?;
         let keys = hist.keys.iter().map(|key| resolver.key(key));
         let keys: Vec<HistColumn> = keys.collect::<Result<_, _>>()?;
-        let mut of = HandlerResolver { variables: &hist.variables, resolver: &mut resolver };
+        let mut of = HandlerResolver { own: &own, keys: &keys, resolver: &mut resolver };
         let handlers = hist.handlers.iter().map(|handler| of.handler(handler));
         let handlers: Vec<HandlerColumn> = handlers.collect::<Result<_, _>>()?;
         let references = resolver.references;
@@ -181,13 +210,19 @@ impl HistTable {
     /// One of its variables.
     pub(crate) fn variable(&self, name: &str) -> Option<FoundVariable> {
         let index = self.variables.iter().position(|variable| variable.name == name)?;
-        let kind = self.variables[index].kind;
+        let kind = self.variables[index].value.kind;
         Some(FoundVariable::new(&self.counted, self.keys.len(), index, kind))
     }
 
     /// Returns true if it refers to variables of another one.
     pub(crate) fn refers_to(&self, other: &Self) -> bool {
         self.references.iter().any(|reference| reference.is_of(&other.counted))
+    }
+
+    /// Returns true if its keys are of the number and the types of other ones.
+    pub(crate) fn has_keys_like(&self, keys: &[HistColumn]) -> bool {
+        let is_alike = |(one, other): (&HistColumn, &HistColumn)| one.is_compared_as(other);
+        self.keys.len() == keys.len() && self.keys.iter().zip(keys).all(is_alike)
     }
 
     /// The synthetic events that its handlers make.
@@ -205,10 +240,9 @@ impl HistTable {
         let keys: usize = self.keys.iter().map(HistColumn::most_bytes).sum();
         let sums = self.values.len() * size_of::<u64>();
         let size = usize::try_from(self.hist.size).unwrap_or(usize::MAX);
-        let variables = match self.variables.len() {
-            0 => 0,
-            number => ENTRY + keys + number * size_of::<Option<u64>>(),
-        };
+        let variables: usize =
+            self.variables.iter().map(|variable| variable.value.most_bytes()).sum();
+        let variables = if self.variables.is_empty() { 0 } else { ENTRY + keys + variables };
         let tracked: usize = self.handlers.iter().map(HandlerColumn::most_bytes).sum();
         let tracked = if self.handlers.is_empty() { 0 } else { TRACKED + tracked };
         size.saturating_mul(ENTRY + keys + sums + variables + tracked)
@@ -223,7 +257,10 @@ impl HistTable {
 
     /// Returns true if it needs the back-trace of each hit.
     pub(crate) fn wants_stack(&self) -> bool {
-        self.keys.iter().any(HistColumn::is_stack)
+        let is_stack = |value: &ValueColumn| value.takes_stack();
+        self.keys.iter().any(HistColumn::takes_stack)
+            || self.variables.iter().any(|variable| is_stack(&variable.value))
+            || self.handlers.iter().any(|handler| handler.values().iter().any(is_stack))
     }
 
     /// Counts a hit, and adds the events that handlers make. Returns true if the trace is to go
@@ -238,7 +275,7 @@ impl HistTable {
             if uses_variables { comparable_keys(&key, &self.keys) } else { Vec::new() };
         // As in the kernel: variables read before an unset one stay consumed.
         let read = self.references.iter().map(|reference| reference.read(&comparable));
-        let Some(read) = read.collect::<Option<Vec<u64>>>() else { return false };
+        let Some(read) = read.collect::<Option<Vec<SavedValue>>>() else { return false };
         let Counted { entries, variables, hits, dropped, snapshot, .. } = &mut *self.counted();
         *hits += 1;
         let has_room = entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
@@ -255,10 +292,11 @@ impl HistTable {
         for (sum, value) in entry.sums.iter_mut().zip(&self.values) {
             *sum = sum.wrapping_add(value.number(hit, &read).unwrap_or_default());
         }
-        let own = self.variables.iter().map(|variable| variable.value.number(hit, &read));
-        let own: Vec<u64> = own.collect();
+        let at = Occurrence { hit, read: &read, own: &[] };
+        let own: Vec<SavedValue> =
+            self.variables.iter().map(|variable| variable.value.value(&at)).collect();
         set_variables(variables, comparable, &own);
-        let at = Occurrence { hit, read: &read, own: &own };
+        let at = Occurrence { own: &own, ..at };
         if self.handlers.is_empty() {
             return false;
         }
@@ -289,11 +327,11 @@ impl HistTable {
     }
 }
 
-fn set_variables(all: &mut VariablesByKeys, key: Vec<HistogramKey>, own: &[u64]) {
+fn set_variables(all: &mut VariablesByKeys, key: Vec<HistogramKey>, own: &[SavedValue]) {
     if own.is_empty() {
         return;
     }
-    let values = own.iter().copied().map(Some);
+    let values = own.iter().cloned().map(Some);
     match all.get_mut(key.as_slice()) {
         Some(there) => there.iter_mut().zip(values).for_each(|(old, new)| *old = new),
         None => drop(all.insert(key.into(), values.collect())),

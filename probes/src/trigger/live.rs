@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::command::{EventSwitch, HistChange, Trigger, TriggerKind};
+use super::command::{EventSwitch, Hist, HistChange, Trigger, TriggerKind};
 use super::error::TriggerError;
+use super::expression::Variable;
 use super::hist::HistTable;
 use super::tracked::MadeEvent;
 use super::variables::Variables;
@@ -20,6 +21,8 @@ pub(crate) struct Live {
     left: AtomicU64,
     /// The entries, for a histogram.
     table: Option<HistTable>,
+    /// It was made for a handler of another histogram, which refers to its variable.
+    pub(crate) is_made: bool,
 }
 
 /// The events that triggers switch: of a trace instance in that instance, of the top at the top
@@ -59,7 +62,27 @@ impl Live {
         };
         let trigger = Trigger { kind: trigger.kind.with_listed_names(fields.list), ..trigger };
         let left = AtomicU64::new(trigger.count.unwrap_or_default());
-        Ok(Self { trigger, filter, left, table })
+        Ok(Self { trigger, filter, left, table, is_made: false })
+    }
+
+    /// A histogram of the same event by the same keys and with the same filter, which only sets a
+    /// variable. It goes when no other one refers to it any more.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn setting(
+        &self,
+        variable: Variable,
+        fields: &Fields<'_>,
+    ) -> Result<Self, TriggerError> {
+        let Trigger { kind, filter, .. } = &self.trigger;
+        let keys = match kind {
+            TriggerKind::Hist(hist) => hist.keys.as_slice(),
+            _ => &[],
+        };
+        let kind = TriggerKind::Hist(Hist::setting(keys, variable));
+        let trigger = Trigger { kind, count: None, filter: filter.clone() };
+        Ok(Self { is_made: true, ..Self::new(trigger, self.filter.clone(), fields)? })
     }
 
     /// The most memory that its histogram may take, in bytes; `None` if it is none.

@@ -22,6 +22,7 @@ mod syscalls;
 #[cfg(test)]
 mod tests;
 mod tracked;
+mod value;
 mod variables;
 mod view;
 
@@ -32,14 +33,14 @@ pub use entries::{HistogramKey, SavedValue, SnapshotTaken, Tracked};
 pub use error::{HandlerError, TriggerError, VariableError};
 pub use expression::{Expression, Operator, Variable, VariableName};
 pub use field::{HistField, LATENCY_FIELD, Modifier};
-pub use handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
+pub use handler::{ActionParam, FieldOf, Handler, HandlerAction, HandlerCondition};
 pub(crate) use live::{
     Fields, GivenStep, Live, SwitchedEvents, Taker, Triggers, holds, switched_events,
 };
 pub use parse::{parse_trigger, split_trigger};
 pub use syscalls::syscall_name;
 pub(crate) use tracked::MadeEvent;
-pub(crate) use variables::{FoundVariable, Variables};
+pub(crate) use variables::{FoundVariable, OtherField, Variables};
 pub use view::{
     CountedEntry, Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable,
     HistogramValue,

@@ -2,7 +2,7 @@
 //! `onmatch(GROUP.EVENT).ACTION`.
 
 use super::expression::{Expression, VariableName};
-use super::handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
+use super::handler::{ActionParam, FieldOf, Handler, HandlerAction, HandlerCondition};
 use super::parse_expression::{VARIABLES_MAX, constant, event_of};
 use super::part::{Part, field};
 use crate::definition::{ParseError, fault};
@@ -53,7 +53,10 @@ pub(super) fn handlers(params: &[Part<'_>], variables: usize) -> Result<Vec<Hand
 /// The number of variables that the kernel keeps for a handler.
 fn variables_of(Handler { condition, action }: &Handler) -> usize {
     let is_kept = |param: &&ActionParam| match action {
-        HandlerAction::Trace { .. } => !matches!(param.value, Expression::Variable(_)),
+        HandlerAction::Trace { .. } => {
+            let of_others = matches!(param.of, FieldOf::Event(..));
+            !of_others && !matches!(param.value, Expression::Variable(_))
+        }
         HandlerAction::Save(_) | HandlerAction::Snapshot => true,
     };
     usize::from(condition.variable().is_some()) + action.params().iter().filter(is_kept).count()
@@ -118,29 +121,32 @@ fn action_of(part: Part<'_>) -> Result<HandlerAction, ParseError> {
     }
     let has_keyword = name.text == "trace";
     match name.text {
-        "save" => Ok(HandlerAction::Save(action_params(list)?)),
+        "save" => Ok(HandlerAction::Save(action_params(list, saved_param)?)),
         "snapshot" if list.text.is_empty() => Ok(HandlerAction::Snapshot),
         "snapshot" => Err(fault("INVALID_PARAM", list.at, "`snapshot()` has no parameters")),
         "trace" => {
             let (event, rest) = list.cut(",");
             let event = checked(event.trim())?.text.to_owned();
-            let params = rest.map_or(Ok(Vec::new()), action_params)?;
+            let params = rest.map_or(Ok(Vec::new()), |rest| action_params(rest, traced_param))?;
             Ok(HandlerAction::Trace { event, has_keyword, params })
         }
         event => {
-            let (event, params) = (event.to_owned(), action_params(list)?);
+            let (event, params) = (event.to_owned(), action_params(list, traced_param)?);
             Ok(HandlerAction::Trace { event, has_keyword, params })
         }
     }
 }
 
-fn action_params(list: Part<'_>) -> Result<Vec<ActionParam>, ParseError> {
+fn action_params(
+    list: Part<'_>,
+    parse: impl Fn(Part<'_>) -> Result<ActionParam, ParseError>,
+) -> Result<Vec<ActionParam>, ParseError> {
     let params: Vec<Part<'_>> = list.split(",").collect();
     if let Some(more) = params.get(PARAMS_MAX) {
         let message = format!("an action has at most {PARAMS_MAX} parameters");
         return Err(fault("TOO_MANY_PARAMS", more.at, message));
     }
-    params.into_iter().map(|part| action_param(part.trim())).collect()
+    params.into_iter().map(|part| parse(checked(part.trim())?)).collect()
 }
 
 /// Checks a parameter by the kernel's rule.
@@ -149,19 +155,41 @@ fn checked(part: Part<'_>) -> Result<Part<'_>, ParseError> {
     (part.text.len() >= 2).then_some(part).ok_or_else(|| fault("INVALID_PARAM", part.at, message))
 }
 
-fn action_param(part: Part<'_>) -> Result<ActionParam, ParseError> {
-    checked(part)?;
+/// Parses a parameter of `save`. As in the kernel, the event of a field does not count.
+fn saved_param(part: Part<'_>) -> Result<ActionParam, ParseError> {
+    let (_, last) = event_of(part);
+    Ok(ActionParam {
+        name: part.text.to_owned(),
+        of: FieldOf::Any,
+        value: param_value(part, last)?,
+    })
+}
+
+/// Parses a parameter of an action that makes an event.
+fn traced_param(part: Part<'_>) -> Result<ActionParam, ParseError> {
     let (event, last) = event_of(part);
-    let value = match last.text.strip_prefix('$') {
-        Some(name) => Expression::Variable(VariableName { event, name: name.to_owned() }),
-        None if event.is_some() => {
-            let message = "a field is of the histogram's event: set a variable of the other one";
-            return Err(fault("FIELD_NOT_FOUND", part.at, message));
+    if event.is_none() && part.text.contains('.') {
+        let message = "a modifier is only for `GROUP.EVENT.FIELD`";
+        return Err(fault("PARAM_NOT_FOUND", part.at, message));
+    }
+    let value = param_value(part, last)?;
+    let of = match (&value, event) {
+        (Expression::Field(_), Some((group, event))) => FieldOf::Event(group, event),
+        _ => FieldOf::Any,
+    };
+    Ok(ActionParam { name: part.text.to_owned(), of, value })
+}
+
+/// Parses the value of a parameter; `last` is it without an event before it.
+fn param_value(part: Part<'_>, last: Part<'_>) -> Result<Expression, ParseError> {
+    Ok(match last.text.strip_prefix('$') {
+        Some(name) => {
+            let (event, _) = event_of(part);
+            Expression::Variable(VariableName { event, name: name.to_owned() })
         }
         None if part.text.starts_with(|c: char| c.is_ascii_digit()) => {
             Expression::Constant(constant(part)?)
         }
-        None => Expression::Field(field(part)?),
-    };
-    Ok(ActionParam { name: part.text.to_owned(), value })
+        None => Expression::Field(field(last)?),
+    })
 }

@@ -73,6 +73,7 @@ pub(super) fn modifier_of(part: Part<'_>) -> Result<Modifier, ParseError> {
         "syscall" => Modifier::Syscall,
         "percent" => Modifier::Percent,
         "graph" => Modifier::Graph,
+        "stacktrace" => Modifier::Stacktrace,
         _ => match part.cut("=") {
             (Part { text: "buckets", .. }, Some(size)) => {
                 let found = parse_number(size.text).filter(|size| *size > 0);
@@ -81,8 +82,8 @@ pub(super) fn modifier_of(part: Part<'_>) -> Result<Modifier, ParseError> {
                 Modifier::Buckets(found?)
             }
             _ => {
-                let message = "write .hex, .sym, .sym-offset, .execname, .syscall, .log2, .buckets=N or .usecs, of a \
-                               value also .percent or .graph";
+                let message = "write .hex, .sym, .sym-offset, .execname, .syscall, .log2, .buckets=N, .usecs or \
+                               .stacktrace, of a value also .percent or .graph";
                 return Err(fault("BAD_FIELD_MODIFIER", part.at, message));
             }
         },

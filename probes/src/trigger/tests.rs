@@ -14,6 +14,7 @@ use crate::synthetic::SyntheticDefinition;
 
 mod handlers;
 mod recorded;
+mod values;
 mod variables;
 
 fn parsed(text: &str) -> TriggerCommand {
@@ -212,6 +213,10 @@ impl Variables for NoVariables {
 
     fn synthetic(&self, _: &str) -> Option<Arc<SyntheticDefinition>> {
         None
+    }
+
+    fn field_of_other(&self, field: &OtherField<'_>) -> Result<FoundVariable, TriggerError> {
+        Ok(self.find(&field.variable())?)
     }
 }
 

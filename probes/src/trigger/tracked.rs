@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use super::column::{Formula, HistColumn};
-use super::entries::{HistogramKey, SavedValue, Tracked};
+use super::column::HistColumn;
+use super::entries::{SavedValue, Tracked};
 use super::error::{HandlerError, TriggerError, VariableError};
-use super::expression::{Expression, Variable, VariableName};
-use super::handler::{ActionParam, Handler, HandlerAction, HandlerCondition};
-use super::variables::Resolver;
-use crate::events::{FAULT, Hit};
-use crate::synthetic::{SyntheticDefinition, SyntheticField, SyntheticType, TypeName};
+use super::expression::{Expression, VariableName};
+use super::field::HistField;
+use super::handler::{ActionParam, FieldOf, Handler, HandlerAction, HandlerCondition};
+use super::value::{NumberKind, Occurrence, ValueColumn, ValueKind, ValueSource};
+use super::variables::{OtherField, Resolver, VariableColumn};
+use crate::synthetic::{SyntheticDefinition, SyntheticField, SyntheticType};
 
 /// A handler of a histogram, resolved in the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,18 +25,9 @@ pub(super) struct HandlerColumn {
 /// An action, resolved in the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ActionColumn {
-    Save(Vec<ParamColumn>),
+    Save(Vec<ValueColumn>),
     Snapshot,
-    Trace(Arc<SyntheticDefinition>, Vec<ParamColumn>),
-}
-
-/// A value to take of a hit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum ParamColumn {
-    Text(HistColumn),
-    Number(Formula),
-    /// One of the histogram's own variables.
-    Own(usize),
+    Trace(Arc<SyntheticDefinition>, Vec<ValueColumn>),
 }
 
 /// A synthetic event that a handler makes.
@@ -45,18 +37,10 @@ pub(crate) struct MadeEvent {
     pub(crate) values: Vec<SavedValue>,
 }
 
-/// A hit, with the values of a histogram's variables at it.
-pub(super) struct Occurrence<'a> {
-    pub(super) hit: &'a Hit,
-    /// Values of the references.
-    pub(super) read: &'a [u64],
-    /// Values of the histogram's own variables.
-    pub(super) own: &'a [u64],
-}
-
-/// Resolves handlers of a histogram with these variables.
+/// Resolves handlers of a histogram with these variables and keys.
 pub(super) struct HandlerResolver<'a, 'b> {
-    pub(super) variables: &'a [Variable],
+    pub(super) own: &'a [VariableColumn],
+    pub(super) keys: &'a [HistColumn],
     pub(super) resolver: &'a mut Resolver<'b>,
 }
 
@@ -68,39 +52,44 @@ impl HandlerResolver<'_, '_> {
         {
             return Err(HandlerError::NoEvent(event.clone()).into());
         }
-        let variable = condition.variable().map(|name| {
-            let index = self.own(name);
-            index.ok_or_else(|| VariableError::NotOwn(name.to_owned()))
-        });
+        let variable = condition.variable().map(|name| self.compared(name)).transpose()?;
         let action = match action {
             HandlerAction::Save(params) => {
-                let saved = params.iter().map(|param| Ok(self.param(param)?.0));
+                let saved = params.iter().map(|param| self.saved(param));
                 ActionColumn::Save(saved.collect::<Result<_, TriggerError>>()?)
             }
             HandlerAction::Snapshot => ActionColumn::Snapshot,
             HandlerAction::Trace { event, params, .. } => self.trace(condition, event, params)?,
         };
-        Ok(HandlerColumn { condition: condition.clone(), variable: variable.transpose()?, action })
+        Ok(HandlerColumn { condition: condition.clone(), variable, action })
     }
 
     fn own(&self, name: &str) -> Option<usize> {
-        self.variables.iter().position(|variable| variable.name == name)
+        self.own.iter().position(|variable| variable.name == name)
     }
 
-    /// A value of a hit, and the type of a number.
-    fn param(
-        &mut self,
-        param: &ActionParam,
-    ) -> Result<(ParamColumn, Option<TypeName>), TriggerError> {
-        if let Expression::Field(field) = &param.value {
-            let column = self.resolver.field(field)?;
-            column.check_saved()?;
-            if !column.is_number() {
-                return Ok((ParamColumn::Text(column), None));
-            }
+    /// The histogram's own variable that a handler compares.
+    fn compared(&self, name: &str) -> Result<usize, VariableError> {
+        let index = self.own(name).ok_or_else(|| VariableError::NotOwn(name.to_owned()))?;
+        match self.own[index].value.kind {
+            ValueKind::Number(_) => Ok(index),
+            ValueKind::Text | ValueKind::Stack => Err(VariableError::NoNumber(name.to_owned())),
         }
-        let (formula, kind) = self.resolver.formula(&param.value, false)?;
-        Ok((ParamColumn::Number(formula), Some(kind.type_name)))
+    }
+
+    /// A value to save.
+    fn saved(&mut self, param: &ActionParam) -> Result<ValueColumn, TriggerError> {
+        if let Expression::Field(field) = &param.value {
+            self.resolver.field(field)?.check_saved()?;
+        }
+        let value = self.resolver.value(&param.value)?;
+        match value.kind {
+            ValueKind::Stack => Err(TriggerError::BadField {
+                field: param.name.clone(),
+                why: "a back-trace is not saved",
+            }),
+            ValueKind::Number(_) | ValueKind::Text => Ok(value),
+        }
     }
 
     fn trace(
@@ -113,16 +102,18 @@ impl HandlerResolver<'_, '_> {
         let definition = definition.ok_or_else(|| HandlerError::NoSynthetic(event.to_owned()))?;
         let mut columns = Vec::new();
         for (index, param) in params.iter().enumerate() {
-            let (column, kind) = self.traced(condition, param)?;
-            let takes = |field: &SyntheticField| match (field.kind, kind) {
-                (SyntheticType::Text(_), None) => true,
-                (SyntheticType::Number(of_field), Some((kind, is_field))) => {
-                    of_field.takes(kind, is_field)
-                }
+            let (column, is_field) = self.traced(condition, param)?;
+            let takes = |field: &SyntheticField| match (field.kind, column.kind) {
+                (SyntheticType::Text(_), ValueKind::Text)
+                | (SyntheticType::Stack(_), ValueKind::Stack) => true,
+                (
+                    SyntheticType::Number(of_field),
+                    ValueKind::Number(NumberKind { type_name, .. }),
+                ) => of_field.takes(type_name, is_field),
                 _ => false,
             };
             if !definition.fields.get(index).is_some_and(takes) {
-                return Err(HandlerError::OtherType(param.name.clone()).into());
+                return Err(HandlerError::OtherType(param.without_event().to_owned()).into());
             }
             columns.push(column);
         }
@@ -132,31 +123,60 @@ impl HandlerResolver<'_, '_> {
         }
     }
 
-    /// A value for a synthetic event, and of a number the type and whether it is a field.
+    /// A value for a synthetic event, and whether it is a field of the hit.
     fn traced(
         &mut self,
         condition: &HandlerCondition,
         param: &ActionParam,
-    ) -> Result<(ParamColumn, Option<(TypeName, bool)>), TriggerError> {
-        let Expression::Variable(name) = &param.value else {
-            let (column, kind) = self.param(param)?;
-            return Ok((column, kind.map(|kind| (kind, true))));
-        };
-        if let Some(own) = self.own(&name.name).filter(|_| name.event.is_none()) {
-            let kind = self.resolver.formula(&self.variables[own].value, false)?.1.type_name;
-            return Ok((ParamColumn::Own(own), Some((kind, false))));
-        }
+    ) -> Result<(ValueColumn, bool), TriggerError> {
         let of_match = match condition {
-            HandlerCondition::Match { group, event } => Some((group.clone(), event.clone())),
-            _ => None,
+            HandlerCondition::Match { group, event } => Some((group, event)),
+            HandlerCondition::Max(_) | HandlerCondition::Change(_) => None,
         };
+        let field = match &param.value {
+            Expression::Variable(name) => return Ok((self.variable(name, of_match)?, false)),
+            Expression::Field(field) => field,
+            other => return Ok((self.resolver.value(other)?, true)),
+        };
+        match (&param.of, of_match) {
+            (FieldOf::Event(group, event), _) => self.of_other((group, event), field),
+            (FieldOf::Own, _) => Ok((self.resolver.value(&param.value)?, true)),
+            (FieldOf::Any, of_match) => match (self.resolver.value(&param.value), of_match) {
+                (Err(TriggerError::NoField { .. }), Some(of_match)) => {
+                    self.of_other(of_match, field)
+                }
+                (found, _) => Ok((found?, true)),
+            },
+        }
+    }
+
+    /// A field of another event.
+    fn of_other(
+        &mut self,
+        (group, event): (&String, &String),
+        field: &HistField,
+    ) -> Result<(ValueColumn, bool), TriggerError> {
+        let field = OtherField { event: (group, event), field, keys: self.keys };
+        let found = self.resolver.variables.field_of_other(&field)?;
+        Ok((self.resolver.found(found, false), false))
+    }
+
+    /// A variable as a value for a synthetic event: one of the histogram's own, or of another one.
+    fn variable(
+        &mut self,
+        name: &VariableName,
+        of_match: Option<(&String, &String)>,
+    ) -> Result<ValueColumn, TriggerError> {
+        if let Some(own) = self.own(&name.name).filter(|_| name.event.is_none()) {
+            let kind = self.own[own].value.kind;
+            return Ok(ValueColumn { source: ValueSource::Own(own), kind });
+        }
+        let of_match = of_match.map(|(group, event)| (group.clone(), event.clone()));
         let event = name.event.clone().or(of_match);
-        let found = Expression::Variable(VariableName { event, name: name.name.clone() });
-        let (formula, kind) = self
-            .resolver
-            .formula(&found, false)
-            .map_err(|_| HandlerError::NoParam(name.name.clone()))?;
-        Ok((ParamColumn::Number(formula), Some((kind.type_name, false))))
+        let found = VariableName { event, name: name.name.clone() };
+        let found = self.resolver.variables.find(&found);
+        let found = found.map_err(|_| HandlerError::NoParam(name.name.clone()))?;
+        Ok(self.resolver.found(found, false))
     }
 }
 
@@ -165,7 +185,15 @@ impl HandlerColumn {
         self.action == ActionColumn::Snapshot
     }
 
-    fn saved(&self) -> &[ParamColumn] {
+    /// The values that its action takes of a hit.
+    pub(super) fn values(&self) -> &[ValueColumn] {
+        match &self.action {
+            ActionColumn::Save(params) | ActionColumn::Trace(_, params) => params,
+            ActionColumn::Snapshot => &[],
+        }
+    }
+
+    fn saved(&self) -> &[ValueColumn] {
         match &self.action {
             ActionColumn::Save(params) => params,
             ActionColumn::Snapshot | ActionColumn::Trace(..) => &[],
@@ -174,37 +202,8 @@ impl HandlerColumn {
 
     /// The most bytes of the values that an entry keeps for it.
     pub(super) fn most_bytes(&self) -> usize {
-        let saved = self.saved().iter().map(ParamColumn::most_bytes);
+        let saved = self.saved().iter().map(ValueColumn::most_bytes);
         size_of::<u64>() + saved.sum::<usize>()
-    }
-}
-
-impl ParamColumn {
-    fn value(&self, at: &Occurrence<'_>) -> SavedValue {
-        match self {
-            Self::Number(formula) => SavedValue::Number(formula.number(at.hit, at.read)),
-            Self::Own(index) => SavedValue::Number(at.own.get(*index).copied().unwrap_or_default()),
-            Self::Text(column) => SavedValue::Text(match column.key(at.hit) {
-                HistogramKey::Text(text) => text,
-                _ => FAULT.to_owned(),
-            }),
-        }
-    }
-
-    /// The value of an entry whose handler did nothing so far.
-    fn first(&self) -> SavedValue {
-        match self {
-            Self::Number(_) | Self::Own(_) => SavedValue::Number(0),
-            Self::Text(_) => SavedValue::Text(String::new()),
-        }
-    }
-
-    fn most_bytes(&self) -> usize {
-        size_of::<SavedValue>()
-            + match self {
-                Self::Number(_) | Self::Own(_) => 0,
-                Self::Text(column) => column.most_bytes(),
-            }
     }
 }
 
@@ -212,7 +211,7 @@ impl Tracked {
     /// The values of an entry before its first hit.
     pub(super) fn of(handlers: &[HandlerColumn]) -> Self {
         let saved: Box<[SavedValue]> =
-            handlers.iter().flat_map(HandlerColumn::saved).map(ParamColumn::first).collect();
+            handlers.iter().flat_map(HandlerColumn::saved).map(ValueColumn::first).collect();
         Self { values: vec![0; handlers.len()], saved: saved.into_vec() }
     }
 
@@ -226,13 +225,13 @@ impl Tracked {
     ) -> Option<(&'a HandlerCondition, u64)> {
         let mut snapshot = None;
         for (kept, handler) in self.values.iter_mut().zip(handlers) {
-            let new = handler.variable.and_then(|index| at.own.get(index).copied());
-            let new = new.unwrap_or_default();
+            let new = handler.variable.and_then(|index| at.own.get(index));
+            let new = new.map_or(0, SavedValue::number);
             if !handler.condition.holds(*kept, new) {
                 continue;
             }
             *kept = new;
-            let values = |columns: &[ParamColumn]| columns.iter().map(|c| c.value(at)).collect();
+            let values = |columns: &[ValueColumn]| columns.iter().map(|c| c.value(at)).collect();
             match &handler.action {
                 ActionColumn::Save(columns) => self.saved = values(columns),
                 ActionColumn::Snapshot => snapshot = Some((&handler.condition, new)),

@@ -7,12 +7,16 @@
 use std::sync::Arc;
 
 use super::column::{Formula, HistColumn};
-use super::entries::{Entries, HistogramKey, lock};
+use super::entries::{Entries, HistogramKey, SavedValue, lock};
 use super::error::{TriggerError, VariableError};
 use super::expression::{Expression, Operator, Variable, VariableName};
 use super::field::{HistField, Modifier};
+use super::value::{NumberKind, ValueColumn, ValueKind, ValueSource};
 use crate::definition::{Argument, ValueType, Width};
 use crate::synthetic::{SyntheticDefinition, TypeName};
+
+/// The begin of the names of variables that are set for parameters, as in the kernel.
+const FIELD_PREFIX: &str = "synthetic_";
 
 /// The variables of all histograms, and the events that handlers refer to.
 pub(crate) trait Variables {
@@ -27,6 +31,32 @@ pub(crate) trait Variables {
 
     /// The synthetic event of a name.
     fn synthetic(&self, name: &str) -> Option<Arc<SyntheticDefinition>>;
+
+    /// Finds a variable that is a field of another event, or sets it.
+    ///
+    /// # Errors
+    /// [`HandlerError::NoFieldEvent`](super::HandlerError::NoFieldEvent),
+    /// [`HandlerError::NoKeys`](super::HandlerError::NoKeys), [`TriggerError::TooMany`]; those of
+    /// the histogram that sets it.
+    fn field_of_other(&self, field: &OtherField<'_>) -> Result<FoundVariable, TriggerError>;
+}
+
+/// A field of another event than the histogram's, as a parameter of a handler's action.
+pub(crate) struct OtherField<'a> {
+    /// Group and name of the event.
+    pub(crate) event: (&'a str, &'a str),
+    pub(crate) field: &'a HistField,
+    /// The keys of the handler's histogram.
+    pub(crate) keys: &'a [HistColumn],
+}
+
+impl OtherField<'_> {
+    /// The variable that is this field, in a histogram of the event.
+    pub(crate) fn variable(&self) -> VariableName {
+        let (group, event) = self.event;
+        let event = Some((group.to_owned(), event.to_owned()));
+        VariableName { event, name: format!("{FIELD_PREFIX}{}", self.field) }
+    }
 }
 
 /// A variable of an existing histogram.
@@ -35,11 +65,11 @@ pub(crate) struct FoundVariable {
     /// Number of the histogram's keys.
     keys: usize,
     index: usize,
-    kind: NumberKind,
+    kind: ValueKind,
 }
 
 impl FoundVariable {
-    pub(super) fn new(entries: &Entries, keys: usize, index: usize, kind: NumberKind) -> Self {
+    pub(super) fn new(entries: &Entries, keys: usize, index: usize, kind: ValueKind) -> Self {
         Self { entries: Arc::clone(entries), keys, index, kind }
     }
 
@@ -49,23 +79,11 @@ impl FoundVariable {
     }
 }
 
-/// Unit and type of an expression's number, and its value if it is constant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NumberKind {
-    /// It is in microseconds.
-    is_usecs: bool,
-    /// Its value, if it is always the same.
-    constant: Option<u64>,
-    /// Its type, for fields of synthetic events: that of the first operand.
-    pub(super) type_name: TypeName,
-}
-
 /// A variable of a histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VariableColumn {
     pub(super) name: String,
-    pub(super) value: Formula,
-    pub(super) kind: NumberKind,
+    pub(super) value: ValueColumn,
 }
 
 /// A variable that a histogram refers to.
@@ -88,11 +106,11 @@ impl PartialEq for Reference {
 impl Reference {
     /// Reads the variable in the entry of these keys, if there is one in which it is set. As in the
     /// kernel, keys beyond those of that histogram do not count.
-    pub(super) fn read(&self, keys: &[HistogramKey]) -> Option<u64> {
+    pub(super) fn read(&self, keys: &[HistogramKey]) -> Option<SavedValue> {
         let keys = keys.get(..self.keys)?;
         let mut counted = lock(&self.entries);
         let value = counted.variables.get_mut(keys)?.get_mut(self.index)?;
-        if self.read_once { value.take() } else { *value }
+        if self.read_once { value.take() } else { value.clone() }
     }
 
     pub(super) fn is_of(&self, entries: &Entries) -> bool {
@@ -128,12 +146,39 @@ impl Resolver<'_> {
 
     /// A variable.
     pub(super) fn variable(&mut self, variable: &Variable) -> Result<VariableColumn, TriggerError> {
-        let Variable { name, value } = variable;
-        let (value, kind) = self.formula(value, false)?;
-        if let Formula::Field(column) = &value {
+        let value = match &variable.value {
+            // As in the kernel, it is the task's name.
+            Expression::Field(field) if field.modifier == Modifier::Execname => {
+                let source = ValueSource::Field(self.field(field)?);
+                ValueColumn { source, kind: ValueKind::Text }
+            }
+            other => self.value(other)?,
+        };
+        if let ValueSource::Number(Formula::Field(column)) = &value.source {
             column.check_variable()?;
         }
-        Ok(VariableColumn { name: name.clone(), value, kind })
+        Ok(VariableColumn { name: variable.name.clone(), value })
+    }
+
+    /// A value, which may be a text or a back-trace.
+    pub(super) fn value(&mut self, expression: &Expression) -> Result<ValueColumn, TriggerError> {
+        match expression {
+            Expression::Field(field) => {
+                let column = self.field(field)?;
+                if !column.is_number() {
+                    let is_stack = column.is_stack();
+                    let kind = if is_stack { ValueKind::Stack } else { ValueKind::Text };
+                    return Ok(ValueColumn { source: ValueSource::Field(column), kind });
+                }
+            }
+            Expression::Variable(name) => {
+                let found = self.variables.find(name)?;
+                return Ok(self.found(found, false));
+            }
+            _ => {}
+        }
+        let (formula, kind) = self.formula(expression, false)?;
+        Ok(ValueColumn { source: ValueSource::Number(formula), kind: ValueKind::Number(kind) })
     }
 
     /// A field.
@@ -162,7 +207,14 @@ impl Resolver<'_> {
                 let type_name = TypeName::of(ValueType::Unsigned(Width::Quad));
                 (Formula::Constant(*number), NumberKind { is_usecs: false, constant, type_name })
             }
-            Expression::Variable(name) => self.reference(name, read_once)?,
+            Expression::Variable(name) => {
+                let found = self.variables.find(name)?;
+                let ValueColumn { source, kind } = self.found(found, read_once);
+                match (source, kind) {
+                    (ValueSource::Number(formula), ValueKind::Number(kind)) => (formula, kind),
+                    _ => return Err(VariableError::NoNumber(name.name.clone()).into()),
+                }
+            }
             Expression::Negated(operand) => {
                 let (formula, kind) = self.formula(operand, false)?;
                 let kind = NumberKind { constant: None, ..kind };
@@ -183,12 +235,9 @@ impl Resolver<'_> {
         })
     }
 
-    fn reference(
-        &mut self,
-        name: &VariableName,
-        read_once: bool,
-    ) -> Result<(Formula, NumberKind), TriggerError> {
-        let FoundVariable { entries, keys, index, kind } = self.variables.find(name)?;
+    /// A reference to a variable; `read_once` unsets it when it is read.
+    pub(super) fn found(&mut self, found: FoundVariable, read_once: bool) -> ValueColumn {
+        let FoundVariable { entries, keys, index, kind } = found;
         let new = Reference { entries, keys, index, read_once };
         let is_it = |known: &Reference| known.is_of(&new.entries) && known.index == index;
         let at = match self.references.iter().position(is_it) {
@@ -202,7 +251,11 @@ impl Resolver<'_> {
                 self.references.len() - 1
             }
         };
-        Ok((Formula::Reference(at), kind))
+        let source = match kind {
+            ValueKind::Number(_) => ValueSource::Number(Formula::Reference(at)),
+            ValueKind::Text | ValueKind::Stack => ValueSource::Reference(at),
+        };
+        ValueColumn { source, kind }
     }
 }
 

@@ -220,12 +220,13 @@ impl HistogramField {
             }
             Modifier::None if self.is_symbol => HistogramValue::Text(show_symbol(symbols, number)),
             Modifier::Syscall => HistogramValue::Text(syscall_name(number)),
-            // The last two are of values, which have no keys.
+            // The last three are of values and back-traces, which have no keys that are numbers.
             Modifier::None
             | Modifier::Usecs
             | Modifier::Execname
             | Modifier::Percent
-            | Modifier::Graph => HistogramValue::Number(match key {
+            | Modifier::Graph
+            | Modifier::Stacktrace => HistogramValue::Number(match key {
                 HistogramKey::Signed(number) => HistogramNumber::Signed(*number),
                 _ => HistogramNumber::Unsigned(number),
             }),

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_guest::GuestClock;
 use exoprobe_introspect::TaskId;
 
 use crate::budget::Share;
+use crate::definition::Argument;
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::event_filter::EventFilter;
 use crate::events::{Hit, Origin, Record, TextPlace};
@@ -24,27 +25,27 @@ pub(crate) struct Synthetic {
     pub(crate) enabled: AtomicBool,
     pub(crate) filter: EventFilter,
     triggers: ArcSwapOption<Triggers>,
-    origin: Arc<Origin>,
+    origin: ArcSwap<Origin>,
     _room: Share,
 }
 
 /// The vCPU, time and task of the hit that causes a synthetic event, which has them too.
-#[derive(Clone, Copy)]
 pub(crate) struct Cause {
     vcpu: u8,
     time: u64,
     task: Option<TaskId>,
+    origin: Arc<Origin>,
 }
 
 impl Cause {
-    pub(crate) fn vcpu(self) -> u8 {
+    pub(crate) fn vcpu(&self) -> u8 {
         self.vcpu
     }
 }
 
 impl From<&Hit> for Cause {
-    fn from(Hit { vcpu, record, .. }: &Hit) -> Self {
-        Self { vcpu: *vcpu, time: record.time, task: record.task }
+    fn from(Hit { vcpu, record, origin }: &Hit) -> Self {
+        Self { vcpu: *vcpu, time: record.time, task: record.task, origin: Arc::clone(origin) }
     }
 }
 
@@ -61,6 +62,7 @@ impl Synthetic {
         let name = (Arc::clone(&group), Arc::clone(&event), id);
         let fields = Arc::clone(&arguments.list);
         let origin = Origin { is_synthetic: true, ..Origin::of_no_place(name, fields, clock) };
+        let origin = Arc::new(origin);
         Self {
             id,
             definition: Arc::new(definition),
@@ -70,9 +72,27 @@ impl Synthetic {
             enabled: AtomicBool::new(false),
             filter: EventFilter::default(),
             triggers: ArcSwapOption::empty(),
-            origin: Arc::new(origin),
+            origin: origin.into(),
             _room: room,
         }
+    }
+
+    /// What its hits have in common, with the symbols of their cause for back-traces.
+    fn origin(&self, cause: &Origin) -> Arc<Origin> {
+        let known = self.origin.load_full();
+        let has_stack = self.arguments.list.iter().any(Argument::is_stack);
+        if !has_stack || known.has_symbols(cause.symbols.as_ref()) {
+            return known;
+        }
+        let (group, event) = (Arc::clone(&known.group), Arc::clone(&known.event));
+        let fields = Arc::clone(&known.fields);
+        let origin = Arc::new(Origin {
+            is_synthetic: true,
+            symbols: cause.symbols.clone(),
+            ..Origin::of_no_place((group, event, known.event_id), fields, known.clock)
+        });
+        self.origin.store(Arc::clone(&origin));
+        origin
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
@@ -93,7 +113,7 @@ impl Synthetic {
     }
 
     /// Makes a hit of these values.
-    pub(crate) fn hit(&self, values: Vec<SavedValue>, cause: Cause) -> Hit {
+    pub(crate) fn hit(&self, values: Vec<SavedValue>, cause: &Cause) -> Hit {
         let (mut args, mut texts) = (Vec::with_capacity(values.len()), Vec::new());
         for (field, value) in self.definition.fields.iter().zip(values) {
             args.push(match value {
@@ -101,6 +121,11 @@ impl Synthetic {
                 SavedValue::Text(text) => {
                     let text = cut(&text, field.kind).as_bytes();
                     TextPlace::append(&mut texts, text).map(TextPlace::word)
+                }
+                SavedValue::Stack(stack) => {
+                    let words: Vec<u8> =
+                        stack.iter().flat_map(|frame| frame.to_le_bytes()).collect();
+                    TextPlace::append(&mut texts, &words).map(TextPlace::word)
                 }
             });
         }
@@ -113,7 +138,7 @@ impl Synthetic {
             stack: Vec::new(),
             text: texts.into(),
         };
-        Hit { origin: Arc::clone(&self.origin), vcpu: cause.vcpu, record }
+        Hit { origin: self.origin(&cause.origin), vcpu: cause.vcpu, record }
     }
 }
 
@@ -121,7 +146,9 @@ impl Synthetic {
 fn cut(text: &str, kind: SyntheticType) -> &str {
     let size = match kind {
         SyntheticType::Text(Some(size)) => size,
-        SyntheticType::Text(None) | SyntheticType::Number(_) => SYNTHETIC_TEXT_MAX,
+        SyntheticType::Text(None) | SyntheticType::Number(_) | SyntheticType::Stack(_) => {
+            SYNTHETIC_TEXT_MAX
+        }
     };
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|end| *end < usize::from(size)).last().unwrap_or_default();

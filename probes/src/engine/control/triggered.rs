@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use crate::engine::control::instances::{EventName, switches};
 use crate::engine::control::registry::Registry;
 use crate::events::TraceInstance;
-use crate::synthetic::{SYNTHETIC_GROUP, SyntheticDefinition};
+use crate::synthetic::SYNTHETIC_GROUP;
 use crate::trigger::{
-    EventSwitch, FoundVariable, HistChange, Live, SwitchSubject, SwitchedEvents, Triggers,
-    VariableError, VariableName, Variables, switched_events,
+    EventSwitch, HistChange, Live, SwitchSubject, SwitchedEvents, Triggers, VariableError,
+    switched_events,
 };
 
 /// An event, with its triggers at the top or in a trace instance.
-type Triggered = (EventName, Vec<Arc<Live>>);
+pub(crate) type Triggered = (EventName, Vec<Arc<Live>>);
 
 /// The events that triggers of a trace instance switch.
 pub(crate) type SwitchedIn = (Arc<TraceInstance>, BTreeSet<(String, String)>);
@@ -48,41 +48,6 @@ impl SwitchedEvents for Registry {
                 triggers.iter().for_each(|live| live.change(change));
             }
         }
-    }
-}
-
-/// The variables of the histograms at the top, or in a trace instance.
-pub(crate) struct VariablesOf<'a> {
-    pub(crate) registry: &'a Registry,
-    /// `None` at the top.
-    pub(crate) of: Option<&'a TraceInstance>,
-}
-
-impl Variables for VariablesOf<'_> {
-    fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
-        let mut found: Option<FoundVariable> = None;
-        for ((group, event), list) in self.registry.triggered(self.of) {
-            let of = name.event.as_ref();
-            if of.is_some_and(|(of, name)| (&**of, &**name) != (&*group, &*event)) {
-                continue;
-            }
-            let tables = list.iter().filter_map(|live| live.table());
-            for other in tables.filter_map(|table| table.variable(&name.name)) {
-                if found.as_ref().is_some_and(|found| !found.is_of_same(&other)) {
-                    return Err(VariableError::Ambiguous(name.name.clone()));
-                }
-                found = Some(other);
-            }
-        }
-        found.ok_or_else(|| VariableError::Unknown(name.clone()))
-    }
-
-    fn is_event(&self, group: &str, event: &str) -> bool {
-        self.registry.has_event(group, event)
-    }
-
-    fn synthetic(&self, name: &str) -> Option<Arc<SyntheticDefinition>> {
-        self.registry.synthetic_named(name).map(|found| Arc::clone(&found.definition))
     }
 }
 
@@ -139,7 +104,7 @@ impl Registry {
     }
 
     /// The events that have triggers at the top, or in an instance.
-    fn triggered(&self, of: Option<&TraceInstance>) -> Vec<Triggered> {
+    pub(crate) fn triggered(&self, of: Option<&TraceInstance>) -> Vec<Triggered> {
         match of {
             None => self.triggered_at_top().collect(),
             Some(of) => {
@@ -253,13 +218,16 @@ impl Registry {
         switched.collect()
     }
 
-    /// The events with triggers that switch other ones, each with the place of these triggers:
-    /// `None` at the top.
-    pub(crate) fn events_with_switches(&self) -> Vec<(Option<Arc<TraceInstance>>, EventName)> {
-        let switch = |list: &[Arc<Live>]| list.iter().any(|live| live.switch().is_some());
-        let at_top = self.triggered_at_top().filter(|(_, list)| switch(list));
+    /// The events with some of their triggers, each with the place of these triggers: `None` at the
+    /// top.
+    pub(crate) fn events_with(
+        &self,
+        is_it: impl Fn(&Live) -> bool,
+    ) -> Vec<(Option<Arc<TraceInstance>>, EventName)> {
+        let has = |list: &[Arc<Live>]| list.iter().any(|live| is_it(live));
+        let at_top = self.triggered_at_top().filter(|(_, list)| has(list));
         let in_instances = self.in_instances.triggered();
-        let in_instances = in_instances.filter(|(_, state)| switch(&state.triggers));
+        let in_instances = in_instances.filter(|(_, state)| has(&state.triggers));
         let in_instances =
             in_instances.map(|(name, state)| (Some(Arc::clone(&state.instance)), name.clone()));
         at_top.map(|(name, _)| (None, name)).chain(in_instances).collect()

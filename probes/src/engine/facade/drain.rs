@@ -90,7 +90,7 @@ impl RecordedProbe {
         let shown = triggers.apply(hit, registry, records_events, keeps_stack, steps, &mut made);
         // The instances' last: what they make takes nothing of the others' room.
         made.append(&mut in_instances);
-        make(registry, made, cause, taken);
+        make(registry, made, &cause, taken);
         if !shown && !given {
             // It was recorded for its triggers alone.
             self.refuse();
@@ -105,7 +105,7 @@ impl RecordedProbe {
 }
 
 /// Makes hits of synthetic events, which may have more made by their own triggers.
-fn make(registry: &Registry, made: Vec<MadeEvent>, cause: Cause, taken: &mut Taken) {
+fn make(registry: &Registry, made: Vec<MadeEvent>, cause: &Cause, taken: &mut Taken) {
     let (mut waiting, mut left) = (VecDeque::from(made), MADE_MAX.min(taken.may_make));
     while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
         let Some(event) = registry.synthetic_named(&definition.name) else { continue };
@@ -224,11 +224,7 @@ impl Engine {
         let first = control.registry.first(&from.probe.group, &from.probe.event);
         let event_id = first.map_or(from.probe.id, |first| first.probe.id);
         let is_same = |origin: &Arc<Origin>| {
-            let same_symbols = match (&origin.symbols, symbols) {
-                (Some(had), Some(now)) => had.is_same(now),
-                (had, now) => had.is_none() && now.is_none(),
-            };
-            same_symbols
+            origin.has_symbols(symbols)
                 && Arc::ptr_eq(&origin.fields, &fields)
                 && (origin.at, origin.offset, origin.event_id) == (at, from.offset, event_id)
                 && origin.symbol_name == from.symbol

@@ -255,6 +255,9 @@ impl Engine {
         if are_switched {
             self.drop_lost_switches(&mut control);
         }
+        if !before.is_empty() {
+            self.drop_unread(&mut control);
+        }
         for (instance, events) in switched_in_instances {
             disarmed = disarmed.and(self.arm_switched(&mut control, Some(&instance), events));
         }

@@ -9,7 +9,7 @@ use crate::engine::control::registry::Registry;
 use crate::engine::control::synthetic::Synthetic;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
-use crate::trigger::{TriggerError, Triggers};
+use crate::trigger::{Live, TriggerError, Triggers};
 
 /// An event whose triggers are looked at or changed.
 pub(super) enum Subject {
@@ -99,6 +99,17 @@ impl Subject {
 
     pub(super) fn is_return(&self) -> bool {
         matches!(self, Self::Probes(probe, _) if probe.returns().is_some())
+    }
+
+    /// Checks that it has the back-trace that a trigger needs.
+    ///
+    /// # Errors
+    /// [`TriggerError::NoStack`].
+    pub(super) fn check_stack(&self, live: &Live) -> Result<(), TriggerError> {
+        match matches!(self, Self::Synthetic(_)) && live.wants_stack() {
+            true => Err(TriggerError::NoStack),
+            false => Ok(()),
+        }
     }
 
     /// Checks that it can have triggers, and calls back with its arguments.

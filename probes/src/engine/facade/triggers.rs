@@ -10,19 +10,14 @@ use std::sync::{Arc, MutexGuard};
 
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
-use crate::engine::control::triggered::VariablesOf;
 use crate::engine::facade::engine::Engine;
 use crate::engine::facade::replace::Replaced;
-use crate::engine::facade::subject::{Subject, check_recorded, check_records};
+use crate::engine::facade::subject::Subject;
+use crate::engine::facade::target::{Changed, Target};
+use crate::engine::facade::variables::Made;
 use crate::error::ProbeError;
 use crate::events::TraceInstance;
-use crate::trigger::{
-    EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, Trigger,
-    TriggerCommand, TriggerError, TriggerKind, Triggers, VariableError, switched_events,
-};
-
-/// Most triggers of an event: each looks at every hit.
-const TRIGGERS_MAX: usize = 16;
+use crate::trigger::{Histogram, HistogramTable, Live, TriggerCommand, Triggers, switched_events};
 
 /// Where an event has triggers: in a trace instance, or at the top (`None`).
 pub(super) type Place<'a> = Option<&'a Arc<TraceInstance>>;
@@ -66,13 +61,31 @@ impl Engine {
                 TriggerCommand::Add(trigger) => target.with(&there, trigger),
             }
         };
-        let Some(list) = changed? else { return Ok(()) };
+        let Some(Changed { list, made }) = changed? else { return Ok(()) };
         let switched = switched_events(&there).chain(switched_events(&list)).collect();
-        self.replace(&mut control, of, &subject, list)?;
-        self.arm_switched(&mut control, of, switched).inspect_err(|_| {
-            // It has nothing more to arm.
-            let _ = self.replace(&mut control, of, &subject, there);
-        })
+        let made = made.into_iter().try_for_each(|made| self.add_made(&mut control, of, made));
+        let set = made.and_then(|()| self.replace(&mut control, of, &subject, list));
+        let set = set.and_then(|()| {
+            self.arm_switched(&mut control, of, switched).inspect_err(|_| {
+                // It has nothing more to arm.
+                let _ = self.replace(&mut control, of, &subject, there);
+            })
+        });
+        self.drop_unread(&mut control);
+        set
+    }
+
+    /// Adds a histogram that is made for a handler of another one.
+    fn add_made(
+        &self,
+        control: &mut Control,
+        of: Place<'_>,
+        Made { event, live }: Made,
+    ) -> Result<(), ProbeError> {
+        let subject = Subject::find(&control.registry, &event.0, &event.1)?;
+        let mut list = control.registry.triggers_at(of.map(|of| &**of), &event);
+        list.push(Arc::new(live));
+        self.replace(control, of, &subject, list)
     }
 
     /// Locks control for a place of triggers.
@@ -190,13 +203,25 @@ impl Engine {
 
     /// Removes triggers that switch events that no longer exist.
     pub(super) fn drop_lost_switches(&self, control: &mut Control) {
-        for (of, (group, event)) in control.registry.events_with_switches() {
+        let events = control.registry.events_with(|live| live.switch().is_some());
+        for (of, (group, event)) in events {
             let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
             let is_lost = |registry: &Registry, live: &Live| {
                 live.switch().is_some_and(|to| !registry.has_event(&to.group, &to.event))
             };
             // Removing triggers does not fail.
             let _ = self.remove_triggers(control, of.as_ref(), &subject, is_lost);
+        }
+    }
+
+    /// Removes histograms that were made for handlers of others, and to which none refers any more.
+    pub(super) fn drop_unread(&self, control: &mut Control) {
+        for (of, (group, event)) in control.registry.events_with(|live| live.is_made) {
+            let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
+            let is_unread =
+                |registry: &Registry, live: &Live| live.is_made && !registry.is_referenced(live);
+            // Removing triggers does not fail.
+            let _ = self.remove_triggers(control, of.as_ref(), &subject, is_unread);
         }
     }
 
@@ -242,7 +267,9 @@ impl Engine {
         if there.iter().any(|live| control.registry.is_referenced(live)) {
             return Ok(());
         }
-        self.remove_triggers(&mut control, of, &subject, |_, live| live.table().is_some())
+        self.remove_triggers(&mut control, of, &subject, |_, live| live.table().is_some())?;
+        self.drop_unread(&mut control);
+        Ok(())
     }
 
     /// The triggers of an event, each as the file `trigger` has it: the newest first, except
@@ -334,150 +361,5 @@ impl Engine {
             Some(live.table()?.at_once(&line, &list, symbols.as_ref()))
         });
         Ok(tables.collect())
-    }
-}
-
-/// An event, at the place of its triggers.
-struct Target<'a> {
-    registry: &'a Registry,
-    of: Option<&'a TraceInstance>,
-    subject: &'a Subject,
-}
-
-impl<'a> Target<'a> {
-    fn new(registry: &'a Registry, of: Place<'a>, subject: &'a Subject) -> Self {
-        Self { registry, of: of.map(|of| &**of), subject }
-    }
-
-    /// Where a trigger is among those of the event.
-    fn position(&self, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
-        let kind = of.kind.clone().with_listed_names(&self.subject.list());
-        there.iter().position(|live| live.trigger.kind.is_same(&kind))
-    }
-
-    /// The triggers without one; `None` without a change.
-    fn without(
-        &self,
-        there: &[Arc<Live>],
-        trigger: &Trigger,
-    ) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
-        check_switched(self.registry, trigger, false)?;
-        // As in the kernel: one that there is not is removed already, as when the file was opened
-        // anew.
-        let Some(at) = self.position(there, trigger) else { return Ok(None) };
-        if self.registry.is_referenced(&there[at]) {
-            return Err(VariableError::Referenced(self.subject.name().to_string()).into());
-        }
-        let mut left = there.to_vec();
-        left.remove(at);
-        Ok(Some(left))
-    }
-
-    /// The triggers with a new one; `None` where a histogram was changed.
-    fn with(
-        &self,
-        there: &[Arc<Live>],
-        trigger: Trigger,
-    ) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
-        let name = trigger.kind.name();
-        check_names(&trigger, there)?;
-        match (self.position(there, &trigger), hist_change(&trigger)) {
-            (Some(at), Some(change)) => {
-                there[at].change(change);
-                Ok(None)
-            }
-            (Some(_), None) => Err(TriggerError::There(name).into()),
-            (None, Some(HistChange::Continue | HistChange::Clear)) => {
-                Err(TriggerError::NotThere(name).into())
-            }
-            (None, _) if there.len() >= TRIGGERS_MAX => {
-                Err(TriggerError::TooMany(TRIGGERS_MAX).into())
-            }
-            (None, _) => {
-                let new = [Arc::new(self.live(trigger)?)];
-                // As in the kernel, the newest comes first, but for histograms.
-                Ok(Some(match new[0].table() {
-                    Some(_) => [there, &new].concat(),
-                    None => [&new[..], there].concat(),
-                }))
-            }
-        }
-    }
-
-    /// A new trigger of the event.
-    fn live(&self, trigger: Trigger) -> Result<Live, ProbeError> {
-        let Self { registry, of, subject } = *self;
-        check_switched(registry, &trigger, true)?;
-        let is_return = subject.is_return();
-        let new = subject.with_arguments(|arguments| {
-            let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
-            check_recorded(filter.as_ref(), &arguments.list)?;
-            let variables = &VariablesOf { registry, of };
-            let fields = Fields { list: &arguments.list, is_return, variables };
-            Ok(Live::new(trigger, filter, &fields)?)
-        })?;
-        if matches!(subject, Subject::Synthetic(_)) && new.wants_stack() {
-            return Err(TriggerError::NoStack.into());
-        }
-        match new.name().and_then(|name| registry.histogram_named(name)) {
-            Some(other) => Ok(new.sharing(&other)?),
-            None => {
-                self.check_snapshots(&new)?;
-                match new.most_bytes() {
-                    Some(bytes) => Ok(new.within(registry.room.take(bytes)?)),
-                    None => Ok(new),
-                }
-            }
-        }
-    }
-
-    /// Checks that one handler at most takes snapshots at this place, as in the kernel.
-    ///
-    /// # Errors
-    /// [`TriggerError::TakesSnapshots`].
-    fn check_snapshots(&self, new: &Live) -> Result<(), TriggerError> {
-        match new.snapshot_handlers() {
-            0 => Ok(()),
-            1 if !self.registry.takes_snapshots(self.of) => Ok(()),
-            _ => Err(TriggerError::TakesSnapshots),
-        }
-    }
-}
-
-fn hist_change(trigger: &Trigger) -> Option<HistChange> {
-    match &trigger.kind {
-        TriggerKind::Hist(hist) => hist.change,
-        _ => None,
-    }
-}
-
-/// Checks that no histogram of an event has a variable of a name that a new one has.
-///
-/// # Errors
-/// [`VariableError::Duplicate`].
-fn check_names(new: &Trigger, there: &[Arc<Live>]) -> Result<(), VariableError> {
-    let TriggerKind::Hist(Hist { variables, .. }) = &new.kind else { return Ok(()) };
-    let is_there = |name: &str| {
-        let mut tables = there.iter().filter_map(|live| live.table());
-        tables.any(|table| table.variable(name).is_some())
-    };
-    match variables.iter().find(|variable| is_there(&variable.name)) {
-        Some(variable) => Err(VariableError::Duplicate(variable.name.clone())),
-        None => Ok(()),
-    }
-}
-
-/// Checks that the event that a trigger switches is there, and can be switched.
-///
-/// # Errors
-/// [`TriggerError::NoEvent`]; as [`check_records`], where `is_set` wants the trigger set.
-fn check_switched(registry: &Registry, trigger: &Trigger, is_set: bool) -> Result<(), ProbeError> {
-    let TriggerKind::Switch(EventSwitch { group, event, .. }) = &trigger.kind else {
-        return Ok(());
-    };
-    match Subject::find(registry, group, event) {
-        Ok(Subject::Probes(probe, _)) if is_set => check_records(&probe),
-        Ok(_) => Ok(()),
-        Err(_) => Err(TriggerError::NoEvent(format!("{group}:{event}")).into()),
     }
 }

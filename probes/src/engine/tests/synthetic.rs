@@ -191,3 +191,61 @@ fn a_synthetic_event_is_made_also_after_a_reboot() {
     assert_eq!(fake.engine.synthetics(), before);
     fake.assert_balanced();
 }
+
+/// The lines of an event's triggers.
+fn lines(fake: &Fake, event: &str) -> Vec<String> {
+    fake.engine.triggers("kprobes", event).unwrap()
+}
+
+#[test]
+fn a_field_of_the_event_of_onmatch_is_a_variable_of_it_as_long_as_it_is_read() {
+    const PAIR: &str =
+        "hist:keys=common_pid.execname:onmatch(kprobes.e).pair(a_e,a_f,kprobes.e.a_e)";
+    const ALIKE: &str =
+        "hist:keys=common_pid:vals=hitcount:sort=hitcount:size=2048 if a_e >= 0 [active]";
+    const MADE: &str = "hist:keys=common_pid:vals=hitcount:synthetic_a_e=a_e:sort=hitcount:size=2048 if a_e >= 0 [active]";
+    let fake = Fake::booted();
+    fake.register("p:e work a_e=%di");
+    fake.register("p:f far_off a_f=%si");
+    fake.engine.set_enabled(Selection::all(), false).unwrap();
+    define(&fake, "pair u64 first; u64 second; u64 again").unwrap();
+    let refused = |command: &str| set(&fake, "f", command).unwrap_err().fault().0;
+    assert_eq!(refused(PAIR), "HIST_NOT_FOUND");
+    set(&fake, "e", "hist:keys=a_e").unwrap();
+    assert_eq!(refused(PAIR), "HIST_NOT_FOUND", "its keys have another type");
+    set(&fake, "e", "hist:keys=common_pid if a_e >= 0").unwrap();
+    let of = |params: &str| format!("hist:keys=common_pid:onmatch(kprobes.e).pair({params})");
+    assert_eq!(refused(&of("none,a_f,a_f")), "FIELD_NOT_FOUND");
+    assert_eq!(refused(&of("kprobes.g.a_e,a_f,a_f")), "EVENT_FILE_NOT_FOUND");
+    assert_eq!(refused(&of("a_e,a_f,common_pid")), "SYNTH_TYPE_MISMATCH");
+    assert_eq!(refused(&of("kprobes.f.a_e,a_f,a_f")), "FIELD_NOT_FOUND");
+    assert_eq!(lines(&fake, "e").len(), 2, "what is refused leaves nothing");
+    assert_eq!(lines(&fake, "e")[1], ALIKE);
+
+    set(&fake, "f", PAIR).unwrap();
+    assert_eq!(lines(&fake, "e")[2..], [MADE]);
+    let line = &lines(&fake, "f")[0];
+    assert!(line.contains(":onmatch(kprobes.e).pair(a_e,a_f,kprobes.e.a_e) [active]"), "{line}");
+    let removal = "!hist:keys=common_pid:synthetic_a_e=a_e";
+    assert_eq!(set(&fake, "e", removal).unwrap_err().code(), "EBUSY");
+    // A second one reads the same variable.
+    set(&fake, "f", &of("a_f,a_f,kprobes.f.a_f")).unwrap();
+    set(&fake, "f", &of("a_e,a_f,a_f")).unwrap();
+    assert_eq!(lines(&fake, "e").len(), 3);
+    set(&fake, "f", &format!("!{}", of("a_e,a_f,a_f"))).unwrap();
+    set(&fake, "f", &format!("!{}", of("a_f,a_f,kprobes.f.a_f"))).unwrap();
+    fake.engine.enable_synthetic("pair", true).unwrap();
+    fake.run_all(&[WORK, FAR_OFF]);
+    let made = shown(&fake);
+    let args: Vec<String> = made.iter().map(|made| made.args["first"].to_string()).collect();
+    let again: Vec<String> = made.iter().map(|made| made.args["again"].to_string()).collect();
+    assert_eq!((args.len(), &args), (1, &again));
+    set(&fake, "f", &format!("!{PAIR}")).unwrap();
+    assert_eq!(lines(&fake, "e").len(), 2, "it goes with the last that reads it");
+    set(&fake, "f", PAIR).unwrap();
+    fake.engine.remove_histograms("kprobes", "f").unwrap();
+    assert_eq!(lines(&fake, "e").len(), 2);
+    set(&fake, "f", PAIR).unwrap();
+    fake.engine.unregister(Selection::event("kprobes", "f")).unwrap();
+    assert_eq!(lines(&fake, "e").len(), 2, "and with its event");
+}

@@ -24,7 +24,7 @@ fn handlers_are_listed_as_by_the_kernel() {
         assert_eq!(added(&format!("hist:{written}")).to_string(), listed, "{written}");
         assert_eq!(added(&listed).to_string(), listed, "{written}");
     }
-    for action in ["sy(vv,$ts,10)", "trace(sy,kprobes.f.$ts,vv)", "trace(sy)"] {
+    for action in ["sy(vv,$ts,10)", "trace(sy,kprobes.f.$ts,vv,kprobes.f.vv.hex)", "trace(sy)"] {
         for condition in ["onmatch(kprobes.f)", "onmax($mx)", "onchange($mx)"] {
             let parts = "sort=hitcount:size=2048";
             let command = format!("hist:keys=kk:vals=hitcount:mx=vv:{parts}:{condition}.{action}");
@@ -64,7 +64,7 @@ fn faults_of_handlers_have_their_place() {
         ("onmatch(g.e).sy", "ACTION_NOT_FOUND", ".sy"),
         ("onmatch(g.e).sy()", "INVALID_PARAM", ")"),
         ("onmatch(g.e).trace()", "INVALID_PARAM", ")"),
-        ("onmax($mx).trace(sy,g.e.vv)", "FIELD_NOT_FOUND", "g.e.vv)"),
+        ("onmax($mx).trace(sy,vv.hex)", "PARAM_NOT_FOUND", "vv.hex)"),
         ("onmax($mx).save(vv):onmax($mx).save(kk)", "TOO_MANY_SAVE_ACTIONS", "onmax($mx).save(kk)"),
     ];
     for (written, id, rest) in cases {
@@ -181,6 +181,10 @@ impl Variables for OneSynthetic {
         let Ok(SyntheticCommand::Define(found)) = parse_synthetic(self.0) else { panic!() };
         (found.name == name).then(|| Arc::new(found))
     }
+
+    fn field_of_other(&self, field: &OtherField<'_>) -> Result<FoundVariable, TriggerError> {
+        Err(HandlerError::NoKeys(field.field.to_string()).into())
+    }
 }
 
 #[test]
@@ -207,11 +211,14 @@ fn values_of_synthetic_events_have_the_number_and_the_types_of_its_fields() {
         ("onmatch(g.e).trace(sz,$mx)", "SYNTH_EVENT_NOT_FOUND", "sz"),
         ("onmatch(g.e).sy($my)", "PARAM_NOT_FOUND", "my"),
         ("onmatch(g.e).sy(g.e.$mx)", "PARAM_NOT_FOUND", "mx"),
-        ("onmatch(g.e).sy(none)", "FIELD_NOT_FOUND", "none"),
+        ("onmatch(g.e).sy(none)", "HIST_NOT_FOUND", "none"),
+        ("onmatch(g.e).sy(g.f.fd)", "HIST_NOT_FOUND", "fd"),
+        ("onmax($mx).sy(none)", "FIELD_NOT_FOUND", "none"),
+        ("onmax($mx).sy(kprobes.e.none)", "HIST_NOT_FOUND", "none"),
         ("onmatch(g.e).sy(comm)", "SYNTH_TYPE_MISMATCH", "comm"),
         ("onmatch(g.e).sy($mx,$mx)", "SYNTH_TYPE_MISMATCH", "$mx"),
         ("onmatch(g.e).trace(sy)", "SYNTH_COUNT_MISMATCH", "sy"),
-        ("onmatch(g.e).sy(common_stacktrace)", "BAD_FIELD_MODIFIER", "common_stacktrace"),
+        ("onmatch(g.e).sy(common_stacktrace)", "SYNTH_TYPE_MISMATCH", "common_stacktrace"),
     ] {
         let error = made("sy u64 aa", handler).unwrap_err();
         assert_eq!((error.code(), error.fault()), ("EINVAL", (id, Some(part))), "{handler}");

@@ -87,6 +87,10 @@ impl Variables for &[Filtered] {
         let Ok(SyntheticCommand::Define(found)) = parse_synthetic(MADE) else { panic!() };
         (found.name == name).then(|| Arc::new(found))
     }
+
+    fn field_of_other(&self, field: &OtherField<'_>) -> Result<FoundVariable, TriggerError> {
+        Ok(self.find(&field.variable())?)
+    }
 }
 
 /// Counts the hits of a scenario: returns its histograms, the events that they made, and the words

@@ -110,6 +110,10 @@ impl Variables for Histograms {
     fn synthetic(&self, _: &str) -> Option<Arc<SyntheticDefinition>> {
         None
     }
+
+    fn field_of_other(&self, field: &OtherField<'_>) -> Result<FoundVariable, TriggerError> {
+        Ok(self.find(&field.variable())?)
+    }
 }
 
 impl Histograms {
@@ -296,7 +300,6 @@ fn what_is_no_number_or_not_there_is_refused() {
         ("y=$y", "VAR_NOT_FOUND", Some("y")),
         ("keys=$x", "INVALID_REF_KEY", Some("$x")),
         ("keys=fd,$x+1", "INVALID_REF_KEY", Some("$x+1")),
-        ("y=comm", "INVALID_STR_OPERAND", Some("comm")),
         ("y=fd+comm", "INVALID_STR_OPERAND", Some("comm")),
         ("y=none+1", "FIELD_NOT_FOUND", Some("none")),
         ("y=len.log2", "BAD_FIELD_MODIFIER", Some("len.log2")),

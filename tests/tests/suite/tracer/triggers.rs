@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_variable_has_the_time_between_two_hits_of_a_task,
     handlers_keep_the_longest_call_and_the_trace_before_it,
     pairs_of_hits_make_synthetic_events,
+    pairs_have_texts_and_back_traces_of_their_first_hits,
     synthetic_events_outlast_a_reboot needs [Kvm, QuickBoot],
     tracing_stops_and_begins_with_the_hit_that_says_so,
     an_event_is_shown_from_the_hit_of_another_on,
@@ -253,7 +254,7 @@ fn pairs_of_hits_make_synthetic_events() {
     let latency = |line: &&str| line.split_once("lat=")?.1.split(' ').next()?.parse::<u64>().ok();
     let sum: u64 = lines.iter().filter_map(latency).sum();
     let hist = cat(&service, &took("hist"));
-    let entry = format!("who: {:<35} }} hitcount:         50  lat: {sum:>10}", "init");
+    let entry = format!("who: {:<50} }} hitcount:         50  lat: {sum:>10}", "init");
     assert!(hist.contains(&entry), "{entry} in {hist}");
     let by_latency = cat(&service, "events/kprobes/end/hist");
     let entry = by_latency.lines().find(|line| line.starts_with("{ "));
@@ -267,6 +268,36 @@ fn pairs_of_hits_make_synthetic_events() {
     append(&service, "events/kprobes/end/trigger", &format!("!{END}"));
     append(&service, "synthetic_events", "!took");
     assert_eq!(cat(&service, "synthetic_events"), "");
+}
+
+fn pairs_have_texts_and_back_traces_of_their_first_hits() {
+    const BEGIN: &str = "hist:keys=common_pid:st=common_stacktrace,who=common_pid.execname";
+    const END: &str = "hist:keys=common_pid:onmatch(kprobes.begin).opened($st,$who,file,fd)";
+    const COUNT: &str = "hist:keys=file,stack.stacktrace";
+    const MADE: &str = "hist:keys=common_pid:vals=hitcount:synthetic_file=file:\
+                        sort=hitcount:size=2048 [active]\n";
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "p:begin do_sys_openat2 file=+0(%si):ustring");
+    append(&service, EVENTS, "r:end do_sys_openat2 fd=$retval:s32");
+    let fields = "unsigned long[] stack; char who[]; char file[]; s32 fd";
+    append(&service, "synthetic_events", &format!("opened {fields}"));
+    let [begin, end] = ["begin", "end"].map(|event| format!("events/kprobes/{event}/trigger"));
+    append(&service, &begin, BEGIN);
+    append(&service, &end, END);
+    assert!(cat(&service, &begin).ends_with(MADE), "{}", cat(&service, &begin));
+    append(&service, "events/synthetic/opened/trigger", COUNT);
+    replace(&service, "events/synthetic/opened/enable", "1");
+    work(&service, "open /dev/null 40");
+    let trace = cat(&service, "trace");
+    let made = ": opened: stack=STACK:\n=> do_sys_openat2+0x0/";
+    let after = "\nwho=init file=/dev/null fd=";
+    assert_eq!((trace.matches(made).count(), trace.matches(after).count()), (40, 40), "{trace}");
+    let hist = cat(&service, "events/synthetic/opened/hist");
+    let key = format!("{{ file: {:<50}, stack.stacktrace         do_sys_openat2+0x0/", "/dev/null");
+    assert!(hist.contains(&key) && hist.contains("\n} hitcount:         40\n"), "{hist}");
+    assert_eq!(total(&hist, "Hits:"), 40, "{hist}");
+    append(&service, &end, &format!("!{END}"));
+    assert!(!cat(&service, &begin).contains("synthetic_file"));
 }
 
 fn synthetic_events_outlast_a_reboot() {

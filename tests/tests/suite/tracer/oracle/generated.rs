@@ -33,6 +33,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(synthetic::definitions());
     sessions.extend(synthetic::filters());
     sessions.extend(synthetic::made_events());
+    sessions.extend(synthetic::values_of_other_events());
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());

@@ -42,6 +42,11 @@ pub(super) fn definitions() -> Vec<Session> {
     for word in ["synthetic", "synthetic:lat", "lat", "synthetic:*"] {
         sessions.push(state(define().append("set_event", word)));
     }
+    let traced = || none().append(file, "lat u64 a1; unsigned long[] s1; u8 e1\n");
+    for text in list("triggers of back-traces") {
+        sessions.push(state(traced().append(&format!("{of}/trigger"), &text)));
+    }
+    sessions.push(state(traced().append(&format!("{of}/filter"), "e1 == 1")));
     sessions.push(state(define().append("events/synthetic/enable", "1")));
     sessions.push(state(define().append("events/synthetic/filter", "a1 == 1")));
     sessions.push(state(define().replace(file, "")));
@@ -120,5 +125,49 @@ pub(super) fn made_events() -> Vec<Session> {
     sessions.push(read(making().replace("synthetic_events", "")));
     let removed = making().append(trigger, &format!("!{command}"));
     sessions.push(read(removed.append("synthetic_events", "!sy")));
+    sessions
+}
+
+/// Handlers that make synthetic events of fields and variables of another event. No shell hits
+/// them.
+pub(super) fn values_of_other_events() -> Vec<Session> {
+    let (trigger, other) = ("events/kprobes/e/trigger", "events/kprobes/f/trigger");
+    let define = |definition: &str, keys: &str| {
+        let events = [
+            "p:e __x64_sys_sethostname a1=%di i1=%di:s32",
+            "p:f __x64_sys_setdomainname a1=%di f1=%di g1=%di:s32 t1=+0(%si):string",
+        ];
+        let defined = Session::of_definitions(&events).append("synthetic_events", definition);
+        defined.append(
+            other,
+            &format!("hist:{keys}:tx=t1,cm=common_pid.execname,st=common_stacktrace if f1 == 1"),
+        )
+    };
+    let read = |session: Session| session.read(trigger).read(other).read("synthetic_events");
+    let mut sessions = Vec::new();
+    for text in list("values of other events") {
+        let (kind, value) = text.rsplit_once(' ').expect("a type and a value");
+        let command = format!("hist:keys=a1:al=$tx:onmatch(kprobes.f).trace(sy,{value})");
+        sessions.push(read(define(&format!("sy {kind} x1"), "keys=a1").append(trigger, &command)));
+    }
+    let command = "hist:keys=a1:onmatch(kprobes.f).sy(kprobes.f.f1)";
+    for keys in ["keys=i1", "keys=a1.hex", "keys=common_pid", "keys=a1,i1"] {
+        let command = format!("hist:{keys}:onmatch(kprobes.f).sy(kprobes.f.f1)");
+        for of_other in ["keys=a1", "keys=g1", "keys=common_pid.execname", "keys=f1.log2,g1"] {
+            sessions.push(read(define("sy u64 x1", of_other).append(trigger, &command)));
+        }
+    }
+    let set = || define("sy u64 x1", "keys=a1").append(trigger, command);
+    let removal = format!("!{command}");
+    let twice = "hist:keys=a1:onmax($mx).sy(kprobes.f.f1):mx=i1";
+    let made = "hist:keys=a1:synthetic_f1=f1 if f1 == 1";
+    sessions.push(read(set().append(trigger, &removal)));
+    sessions.push(read(set().append(other, &format!("!{made}"))));
+    sessions.push(read(set().append(trigger, twice)));
+    sessions.push(read(set().append(trigger, twice).append(trigger, &format!("!{twice}"))));
+    sessions.push(read(set().replace(other, "")));
+    sessions.push(read(set().replace(trigger, "")));
+    let own = define("sy u64 x1", "keys=a1").append(other, made).append(trigger, command);
+    sessions.push(read(own.append(trigger, &removal)));
     sessions
 }
