@@ -10,6 +10,7 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
     let text = |text: String| Some(FieldValue::Text(text.into_bytes()));
     match field {
         Field::Arg { index, .. } => Some(FieldValue::Word((*record.args.get(index)?)?)),
+        Field::Event => Some(FieldValue::Word(origin.event_id.into())),
         Field::Cpu => Some(FieldValue::Word((*vcpu).into())),
         Field::Pid => Some(FieldValue::Word(record.task?.pid.into())),
         Field::Comm => text(record.task?.name()),

@@ -27,7 +27,7 @@ fn args(line: &str, change: impl FnOnce(&mut Record)) -> serde_json::Value {
         group: "kprobes".into(),
         event: definition.event_name().into(),
         event_id: 1,
-        is_synthetic: false,
+        synthetic: None,
         symbol_name: None,
         offset: 0,
         at: Gva(0xffff_ffff_8100_0000),

@@ -177,7 +177,7 @@ fn hit_of(list: &[Argument], args: [u64; 3], pid: u32, took: u64) -> Hit {
         group: "kprobes".into(),
         event: "e".into(),
         event_id: 1,
-        is_synthetic: false,
+        synthetic: None,
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),

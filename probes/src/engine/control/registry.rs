@@ -122,7 +122,9 @@ impl Registry {
     pub(crate) fn insert(&mut self, registered: Registered) {
         let probe = &registered.probe;
         let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
-        self.names.entry(name).or_default().push(probe.id);
+        let of_event = self.names.entry(name).or_default();
+        of_event.push(probe.id);
+        probe.set_event_id(of_event[0]);
         self.probes.insert(probe.id, registered);
     }
 
@@ -133,6 +135,9 @@ impl Registry {
             let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));
+                for left in of_event.get().iter().filter_map(|id| self.probes.get(id)) {
+                    left.probe.set_event_id(of_event.get()[0]);
+                }
                 if of_event.get().is_empty() {
                     let ((group, event), _) = of_event.remove_entry();
                     self.in_instances.forget(&group, &event);

@@ -60,10 +60,12 @@ impl Synthetic {
         let arguments = Arguments { list: definition.arguments().into(), ..Arguments::default() };
         let name = (Arc::clone(&group), Arc::clone(&event), id);
         let fields = Arc::clone(&arguments.list);
-        let origin = Origin { is_synthetic: true, ..Origin::of_no_place(name, fields, clock) };
+        let definition = Arc::new(definition);
+        let synthetic = Some(Arc::clone(&definition));
+        let origin = Origin { synthetic, ..Origin::of_no_place(name, fields, clock) };
         Self {
             id,
-            definition: Arc::new(definition),
+            definition,
             event,
             group,
             arguments,

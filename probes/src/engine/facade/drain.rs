@@ -219,10 +219,9 @@ impl Engine {
 
     /// What the events of a probe have in common: made again only where it has changed.
     fn origin(&self, control: &Control, from: &Registered) -> Arc<Origin> {
-        let symbols = control.kernel.running.as_ref().map(|kernel| &kernel.symbols);
+        let symbols = control.symbols();
         let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
-        let first = control.registry.first(&from.probe.group, &from.probe.event);
-        let event_id = first.map_or(from.probe.id, |first| first.probe.id);
+        let event_id = from.probe.event_id();
         let is_same = |origin: &Arc<Origin>| {
             let same_symbols = match (&origin.symbols, symbols) {
                 (Some(had), Some(now)) => had.is_same(now),
@@ -241,7 +240,7 @@ impl Engine {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             event_id,
-            is_synthetic: false,
+            synthetic: None,
             symbol_name: from.symbol.clone(),
             offset: from.offset,
             at,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_introspect::SymbolTable;
+
 use crate::definition::{Action, Argument, Field, Filter, ProbeKind, USER_TEXT, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::instances::EventName;
@@ -64,6 +66,7 @@ impl Subject {
     pub(super) fn filter(
         &self,
         filter: &WrittenFilter,
+        symbols: Option<&SymbolTable>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         if let Self::Probes(probe, _) = self
             && !probe.has_arguments()
@@ -71,7 +74,7 @@ impl Subject {
             return Err(TriggerError::Pending.into());
         }
         let found = |arguments: &Arguments| {
-            let found = arguments.filter(self.kind(), Some(filter))?;
+            let found = arguments.filter(self.kind(), Some(filter), symbols)?;
             check_recorded(found.as_ref(), &arguments.list)?;
             Ok(found)
         };

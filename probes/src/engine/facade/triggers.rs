@@ -60,7 +60,7 @@ impl Engine {
         self.drain_locked(&mut control);
         let there = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
         let changed = {
-            let target = Target::new(&control.registry, of, &subject);
+            let target = Target::new(&control, of, &subject);
             match command.of_event(group, event) {
                 TriggerCommand::Remove(trigger) => target.without(&there, &trigger),
                 TriggerCommand::Add(trigger) => target.with(&there, trigger),
@@ -145,7 +145,7 @@ impl Engine {
         match command.of_event(group, event) {
             TriggerCommand::Remove(_) => Ok(()),
             TriggerCommand::Add(trigger) => {
-                Target::new(&control.registry, of, &subject).live(trigger).map(drop)
+                Target::new(&control, of, &subject).live(trigger).map(drop)
             }
         }
     }
@@ -324,7 +324,7 @@ impl Engine {
             let mut control = self.lock();
             let subject = Subject::find(&control.registry, group, event)?;
             self.drain_locked(&mut control);
-            let symbols = control.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
+            let symbols = control.symbols().cloned();
             let name = subject.full_name();
             let triggers = control.registry.triggers_at(of.map(|of| &**of), &name);
             (triggers, subject.list(), symbols)
@@ -340,13 +340,15 @@ impl Engine {
 /// An event, at the place of its triggers.
 struct Target<'a> {
     registry: &'a Registry,
+    symbols: Option<&'a SymbolTable>,
     of: Option<&'a TraceInstance>,
     subject: &'a Subject,
 }
 
 impl<'a> Target<'a> {
-    fn new(registry: &'a Registry, of: Place<'a>, subject: &'a Subject) -> Self {
-        Self { registry, of: of.map(|of| &**of), subject }
+    fn new(control: &'a Control, of: Place<'a>, subject: &'a Subject) -> Self {
+        let (registry, symbols) = (&control.registry, control.symbols());
+        Self { registry, symbols, of: of.map(|of| &**of), subject }
     }
 
     /// Where a trigger is among those of the event.
@@ -406,11 +408,11 @@ impl<'a> Target<'a> {
 
     /// A new trigger of the event.
     fn live(&self, trigger: Trigger) -> Result<Live, ProbeError> {
-        let Self { registry, of, subject } = *self;
+        let Self { registry, symbols, of, subject } = *self;
         check_switched(registry, &trigger, true)?;
         let is_return = subject.is_return();
         let new = subject.with_arguments(|arguments| {
-            let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
+            let filter = arguments.filter(subject.kind(), trigger.filter.as_ref(), symbols)?;
             check_recorded(filter.as_ref(), &arguments.list)?;
             let variables = &VariablesOf { registry, of };
             let fields = Fields { list: &arguments.list, is_return, variables };

@@ -267,6 +267,7 @@ fn passes(filter: &Filter<Field>, table: &Table, info: &HitInfo<'_>, hit: &mut H
     let list = &arguments.list;
     filter.holds(&mut |field| match field {
         Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+        Field::Event => Some(FieldValue::Word(probe.event_id().into())),
         Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
         Field::UserText { index } => {
             let at = word(list.get(index)?, hit)?;

@@ -12,7 +12,8 @@ use crate::events::{Hit, field_value};
 pub(crate) struct SplitFilter {
     /// Evaluated in the guest, before room for a record is reserved.
     pub(crate) in_guest: Option<Filter<Field>>,
-    /// Evaluated when the record is read: over texts, the task's name, and bit-fields.
+    /// Evaluated when the record is read: over texts, the task's name, the event's number,
+    /// and bit-fields.
     pub(crate) later: Option<Filter<Field>>,
     /// Arguments that are addresses of users' texts which `later` compares: the record has these
     /// after its other values.
@@ -58,7 +59,11 @@ impl SplitFilter {
 fn needs_record(filter: &Filter<Field>) -> bool {
     filter.asks_for(&|field| {
         let is_bits = matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
-        is_bits || matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm)
+        is_bits
+            || matches!(
+                field,
+                Field::Text { .. } | Field::UserText { .. } | Field::Comm | Field::Event
+            )
     })
 }
 

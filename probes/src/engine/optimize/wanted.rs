@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
-use crate::definition::{Action, Argument, Fetch, Field, Filter, Register, ReturnMode, ValueType};
+use crate::definition::{
+    Action, Argument, Fetch, Field, Filter, Register, ReturnMode, FieldUse, ValueType,
+};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
 use crate::engine::kernel::running::Kernel;
@@ -167,9 +169,10 @@ fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field>
         Field::UserText { index } => Field::UserText { index: index + before },
         Field::At => Field::Known(probed.0),
         Field::ReturnedTo => Field::Arg { index: 0, kind: ValueType::default() },
-        Field::Pid | Field::Cpu | Field::Comm | Field::Known(_) => *field,
+        Field::Pid | Field::Cpu | Field::Event | Field::Comm | Field::Known(_) => *field,
     };
-    let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
+    let mut find = |field: &Field, _: FieldUse| Ok::<_, Infallible>(place(field));
+    let Ok(moved) = filter.resolve(&mut find, &mut |_, function| match *function {});
     moved
 }
 

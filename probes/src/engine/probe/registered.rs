@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
+use exoprobe_introspect::SymbolTable;
 
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
@@ -54,6 +55,8 @@ pub(crate) struct Probe {
     pub(crate) enabled: AtomicBool,
     /// The probed address; 0 until it is known.
     at: AtomicU64,
+    /// The event's number: that of its first probe.
+    event_id: AtomicU32,
     pub(crate) counters: Counters,
 }
 
@@ -153,6 +156,7 @@ impl Probe {
             consumer,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
             at: AtomicU64::new(0),
+            event_id: AtomicU32::new(id),
             counters: Counters::default(),
             definition,
         }
@@ -166,6 +170,16 @@ impl Probe {
     /// Sets the address, once it is known.
     pub(crate) fn set_at(&self, at: Gva) {
         self.at.store(at.0, Ordering::Relaxed);
+    }
+
+    /// The event's number.
+    pub(crate) fn event_id(&self) -> u32 {
+        self.event_id.load(Ordering::Relaxed)
+    }
+
+    /// Sets the event's number, when its first probe is another one.
+    pub(crate) fn set_event_id(&self, id: u32) {
+        self.event_id.store(id, Ordering::Relaxed);
     }
 
     /// Returns true if its event is enabled, also in a trace instance, or has triggers.
@@ -263,16 +277,18 @@ impl Probe {
         self.event_filter.found().filter(|_| !self.records_all())
     }
 
-    /// Resolves a filter over the fetched arguments, once these are known.
+    /// Resolves a filter over the fetched arguments, once these are known, and the functions of
+    /// the kernel.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
     pub(crate) fn find_filter(
         &self,
         filter: Option<&WrittenFilter>,
+        symbols: Option<&SymbolTable>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         match self.has_arguments() {
-            true => self.arguments().filter(Some(self.definition.kind), filter),
+            true => self.arguments().filter(Some(self.definition.kind), filter, symbols),
             false => Arguments::check(&self.definition, filter).map(|()| None),
         }
     }

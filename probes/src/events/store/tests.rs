@@ -23,7 +23,7 @@ fn hits(count: usize) -> impl Iterator<Item = Hit> {
         group: "kprobes".into(),
         event: "e".into(),
         event_id: 1,
-        is_synthetic: false,
+        synthetic: None,
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),
