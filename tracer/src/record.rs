@@ -260,7 +260,8 @@ mod tests {
     fn a_synthetic_event_is_laid_out_as_its_format_says() {
         let number = |number| RecordedValue::Number("x64".parse().unwrap(), number);
         let text = |text: &'static str| RecordedValue::Text(text.into());
-        let fields = "bool a; s16 b; pid_t c; unsigned long d; char e[4]; char f[]; gfp_t g; char h[]; u8 i";
+        let fields =
+            "bool a; s16 b; pid_t c; unsigned long d; char e[4]; char f[]; gfp_t g; char h[]; u8 i";
         let args = vec![
             number(1),
             number(0xfffe),

@@ -27,7 +27,9 @@ pub(crate) use error::fault;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
 pub(crate) use field_kind::common_field;
 pub use field_kind::{FieldKind, FieldKinds};
-pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, FilterField, TextTest, FieldUse};
+pub use filter::{
+    Comparison, Field, FieldError, FieldUse, FieldValue, Filter, FilterField, TextTest,
+};
 pub use filter_fault::{FilterError, FilterFault, RefusedFilter};
 pub use filter_function::FilterFunction;
 pub use filter_text::FILTER_MAX;

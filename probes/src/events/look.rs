@@ -30,8 +30,10 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
                 RecordedValue::Fault | RecordedValue::Number(..) | RecordedValue::Array(_) => None,
             }
         }
-        // The user memory of that time is no longer known.
-        Field::UserText { .. } => None,
+        Field::UserText { index } => {
+            let at = origin.user_texts.iter().position(|of| *of == index)?;
+            Some(FieldValue::Text(record.bytes(origin.fields.len() + at)?.to_vec()))
+        }
     }
 }
 

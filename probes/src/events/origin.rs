@@ -22,6 +22,8 @@ pub(crate) struct Origin {
     /// The same as text.
     pub(crate) addr: Arc<str>,
     pub(crate) fields: Arc<[Argument]>,
+    /// The arguments whose users' texts records may have after all values, for filters.
+    pub(crate) user_texts: Arc<Vec<usize>>,
     /// The kernel's symbols.
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,
@@ -44,6 +46,7 @@ impl Origin {
             at: Gva(0),
             addr: Gva(0).to_string().into(),
             fields,
+            user_texts: Arc::default(),
             symbols: None,
             clock,
         }

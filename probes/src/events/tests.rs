@@ -28,6 +28,7 @@ fn args(line: &str, change: impl FnOnce(&mut Record)) -> serde_json::Value {
         event: definition.event_name().into(),
         event_id: 1,
         synthetic: None,
+        user_texts: Arc::default(),
         symbol_name: None,
         offset: 0,
         at: Gva(0xffff_ffff_8100_0000),

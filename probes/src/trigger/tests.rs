@@ -178,6 +178,7 @@ fn hit_of(list: &[Argument], args: [u64; 3], pid: u32, took: u64) -> Hit {
         event: "e".into(),
         event_id: 1,
         synthetic: None,
+        user_texts: Arc::default(),
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),

@@ -14,7 +14,12 @@ fn fields() -> FieldKinds {
     let listing = "ffffffff81000000 T _text\nffffffff81000100 T vfs_read\nffffffff81000180 t twice\n\
         ffffffff81000200 T vfs_write\nffffffff81000300 t twice\nffffffff81000400 T _etext\n";
     let symbols = SymbolTable::from_system_map(listing).unwrap();
-    FieldKinds::Known { probe: Some(ProbeKind::Kprobe), arguments, last_cpu: 0, symbols: Some(symbols) }
+    FieldKinds::Known {
+        probe: Some(ProbeKind::Kprobe),
+        arguments,
+        last_cpu: 0,
+        symbols: Some(symbols),
+    }
 }
 
 /// Checks identifiers and carets against those that Linux 6.12 gives for the same texts.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use exoprobe_introspect::SymbolTable;
 
 use crate::definition::{
-    Argument, COMM_FIELD, CPU_FIELD, Field, FieldError, Filter, FilterFunction, PID_FIELD,
-    ProbeKind, USER_TEXT, FieldUse, Width, WrittenFilter, common_field,
+    Argument, COMM_FIELD, CPU_FIELD, Field, FieldError, FieldUse, Filter, FilterFunction,
+    PID_FIELD, ProbeKind, USER_TEXT, Width, WrittenFilter, common_field,
 };
 use crate::error::ProbeError;
 
@@ -71,7 +71,9 @@ fn field(
             (Field::Comm, FieldUse::Text) => Ok(found),
             (Field::Comm, FieldUse::Number) => Err(FieldError::Text(owned())),
             (_, FieldUse::Text) => Err(FieldError::Number(owned())),
-            (_, FieldUse::Number) | (Field::At | Field::ReturnedTo, FieldUse::Function) => Ok(found),
+            (_, FieldUse::Number) | (Field::At | Field::ReturnedTo, FieldUse::Function) => {
+                Ok(found)
+            }
             (_, FieldUse::Function) => Err(FieldError::NoAddress(owned())),
         };
     };
@@ -80,7 +82,9 @@ fn field(
     match (arg.count, arg.is_number(), of) {
         (Some(_), _, _) => Err(FieldError::Array(owned())),
         (None, _, FieldUse::Function) if !is_quad => Err(FieldError::NoAddress(owned())),
-        (None, true, FieldUse::Number | FieldUse::Function) => Ok(Field::Arg { index, kind: arg.kind }),
+        (None, true, FieldUse::Number | FieldUse::Function) => {
+            Ok(Field::Arg { index, kind: arg.kind })
+        }
         (None, true, FieldUse::Text) => Err(FieldError::Number(owned())),
         (None, false, FieldUse::Text) => Ok(Field::Text { index }),
         (None, false, FieldUse::Number | FieldUse::Function) => Err(FieldError::Text(owned())),

@@ -131,7 +131,8 @@ impl Registry {
     /// Removes probes. Their sites are disarmed, or have other probes.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         let ids: HashSet<u32> = ids.iter().copied().collect();
-        for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
+        let gone: Vec<_> = ids.iter().filter_map(|id| self.probes.remove(id)).collect();
+        for gone in gone {
             let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));

@@ -163,7 +163,7 @@ impl Registry {
         }
         let filter = first.event_filter.written();
         let found = new.find_filter(filter.as_deref(), symbols)?;
-        new.event_filter.set(filter, found);
+        new.set_filter(filter, found);
         Ok(())
     }
 

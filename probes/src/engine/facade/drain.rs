@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
-use crate::definition::Action;
+use crate::definition::{Action, Field, Filter};
 use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::control::state::Control;
 use crate::engine::control::synthetic::Cause;
 use crate::engine::facade::engine::Engine;
-use crate::engine::optimize::filter::LaterFilter;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step};
 use crate::trigger::{GivenStep, MadeEvent, Triggers, holds};
@@ -28,7 +27,7 @@ struct Read {
     vcpu: u8,
     record: Record,
     /// The filter that it is still to pass.
-    filter: Option<LaterFilter>,
+    filter: Option<Arc<Filter<Field>>>,
 }
 
 /// Hits that are taken and not stored yet.
@@ -180,8 +179,8 @@ impl Engine {
     ) -> usize {
         let mut batch: Vec<Read> = Vec::new();
         control.rings.drain(self.guest.hidden(), |found, record| {
-            let (vcpu, (record, filter)) = (found.vcpu, found.read(record));
-            batch.push(Read { vcpu, record, filter });
+            let (vcpu, filter) = (found.vcpu, found.later.cloned());
+            batch.push(Read { vcpu, record: found.record(record), filter });
         });
         for (vcpu, ring) in (0u8..).zip(&self.hits.recorder.rings) {
             ring.drain(|record| batch.push(Read { vcpu, record, filter: None }));
@@ -202,7 +201,7 @@ impl Engine {
             let RecordedProbe { probe, origin, .. } = source;
             let ticks = record.duration();
             let hit = Hit { origin: Arc::clone(origin), vcpu, record };
-            if filter.is_some_and(|filter| !filter.accepts(&hit)) {
+            if filter.is_some_and(|filter| !holds(&filter, &hit)) {
                 source.refuse();
                 continue;
             }
@@ -221,7 +220,7 @@ impl Engine {
     fn origin(&self, control: &Control, from: &Registered) -> Arc<Origin> {
         let symbols = control.symbols();
         let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
-        let event_id = from.probe.event_id();
+        let (event_id, user_texts) = (from.probe.event_id(), from.probe.user_texts.places());
         let is_same = |origin: &Arc<Origin>| {
             let same_symbols = match (&origin.symbols, symbols) {
                 (Some(had), Some(now)) => had.is_same(now),
@@ -229,6 +228,7 @@ impl Engine {
             };
             same_symbols
                 && Arc::ptr_eq(&origin.fields, &fields)
+                && Arc::ptr_eq(&origin.user_texts, &user_texts)
                 && (origin.at, origin.offset, origin.event_id) == (at, from.offset, event_id)
                 && origin.symbol_name == from.symbol
         };
@@ -246,6 +246,7 @@ impl Engine {
             at,
             addr: Arc::clone(&from.addr),
             fields,
+            user_texts,
             symbols: symbols.cloned(),
             clock: self.clock,
         };

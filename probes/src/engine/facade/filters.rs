@@ -103,23 +103,17 @@ impl Engine {
         }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
-        let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref(), control.symbols()));
+        let found =
+            probes.iter().map(|probe| probe.find_filter(filter.as_deref(), control.symbols()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        if probes[0].records_all() {
-            for (probe, found) in probes.iter().zip(&found) {
-                if filter.is_some() && !probe.has_arguments() {
-                    return Err(TriggerError::Pending.into());
-                }
-                check_recorded(found.as_ref(), &probe.arguments().list)?;
-            }
+        let is_pending = probes.iter().any(|probe| !probe.has_arguments());
+        if probes[0].records_all() && filter.is_some() && is_pending {
+            return Err(TriggerError::Pending.into());
         }
         self.drain_triggered(&mut control, &ids);
         self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
-                if check_recorded(found.as_ref(), &probe.arguments().list).is_err() {
-                    probe.sort_no_more();
-                }
-                probe.event_filter.set(filter.clone(), found);
+                probe.set_filter(filter.clone(), found);
             }
         });
         Ok(())

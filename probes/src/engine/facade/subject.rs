@@ -73,14 +73,14 @@ impl Subject {
         {
             return Err(TriggerError::Pending.into());
         }
-        let found = |arguments: &Arguments| {
-            let found = arguments.filter(self.kind(), Some(filter), symbols)?;
-            check_recorded(found.as_ref(), &arguments.list)?;
-            Ok(found)
-        };
         match self {
-            Self::Probes(probe, _) => found(&probe.arguments()),
-            Self::Synthetic(synthetic) => found(&synthetic.arguments),
+            Self::Probes(probe, _) => probe.arguments().filter(self.kind(), Some(filter), symbols),
+            Self::Synthetic(synthetic) => {
+                let Arguments { list, .. } = &synthetic.arguments;
+                let found = synthetic.arguments.filter(None, Some(filter), symbols)?;
+                check_recorded(found.as_ref(), list)?;
+                Ok(found)
+            }
         }
     }
 
@@ -122,13 +122,14 @@ impl Subject {
     }
 }
 
-/// Checks that all hits of a probe can be recorded, and their filter evaluated later.
+/// Checks that all hits of a probe can be recorded, and that filters over its fields can be
+/// evaluated later.
 pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     check_only_records(probe)?;
-    if !probe.has_arguments() {
-        return Err(TriggerError::Pending.into());
+    match probe.has_arguments() {
+        true => Ok(()),
+        false => Err(TriggerError::Pending.into()),
     }
-    check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
 }
 
 /// Checks that a probe records its hits and does nothing else: all else would be done by hits that
@@ -145,18 +146,17 @@ fn check_only_records(probe: &Probe) -> Result<(), ProbeError> {
 /// evaluated later.
 ///
 /// # Errors
-/// [`TriggerError::NotOnlyRecords`], [`TriggerError::UserText`]; [`TriggerError::Pending`] where
-/// the filter's fields are not known yet.
+/// [`TriggerError::NotOnlyRecords`]; [`TriggerError::Pending`] where the filter's fields are not
+/// known yet.
 pub(super) fn check_shared(probe: &Probe) -> Result<(), ProbeError> {
     check_only_records(probe)?;
     match (probe.has_arguments(), probe.event_filter.written()) {
         (false, Some(_)) => Err(TriggerError::Pending.into()),
-        (false, None) => Ok(()),
-        (true, _) => check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list),
+        _ => Ok(()),
     }
 }
 
-/// Checks that records have all that a filter compares.
+/// Checks that records of a synthetic event have all that a filter compares.
 ///
 /// # Errors
 /// [`TriggerError::UserText`].

@@ -8,6 +8,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard};
 
+use exoprobe_introspect::SymbolTable;
+
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
 use crate::engine::control::triggered::VariablesOf;
@@ -413,7 +415,9 @@ impl<'a> Target<'a> {
         let is_return = subject.is_return();
         let new = subject.with_arguments(|arguments| {
             let filter = arguments.filter(subject.kind(), trigger.filter.as_ref(), symbols)?;
-            check_recorded(filter.as_ref(), &arguments.list)?;
+            if matches!(subject, Subject::Synthetic(_)) {
+                check_recorded(filter.as_ref(), &arguments.list)?;
+            }
             let variables = &VariablesOf { registry, of };
             let fields = Fields { list: &arguments.list, is_return, variables };
             Ok(Live::new(trigger, filter, &fields)?)

@@ -16,6 +16,7 @@ use crate::engine::probe::handlers::{
     EntryHandler, FaultHandler, Instance, Kprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use crate::engine::probe::in_guest::InGuestReturns;
+use crate::engine::probe::user_texts::{UserTexts, compared};
 use crate::error::ProbeError;
 use crate::events::Consumer;
 use crate::latency::Timed;
@@ -47,6 +48,10 @@ pub(crate) struct Probe {
     /// whether it records back-traces.
     records_all: AtomicBool,
     wants_stack: AtomicBool,
+    /// The users' texts that records have for filters.
+    pub(crate) user_texts: UserTexts,
+    /// Cached: hits that exit record back-traces for triggers, or users' texts for filters.
+    records_more: AtomicBool,
     /// All of its hits were recorded at some time: see [`Self::sorts_late`].
     sorts_late: AtomicBool,
     pub(crate) role: Role,
@@ -150,6 +155,8 @@ impl Probe {
             triggers: ArcSwapOption::empty(),
             records_all: AtomicBool::new(false),
             wants_stack: AtomicBool::new(false),
+            user_texts: UserTexts::default(),
+            records_more: AtomicBool::new(false),
             sorts_late: AtomicBool::new(false),
             role,
             fault_handler,
@@ -222,17 +229,42 @@ impl Probe {
         self.sorts_late.fetch_or(is_over, Ordering::SeqCst);
         self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
+        self.renew_texts();
+    }
+
+    /// Replaces the event's filter; `found` is the filter over the fetched arguments, once these
+    /// are known.
+    pub(crate) fn set_filter(
+        &self,
+        written: Option<Arc<WrittenFilter>>,
+        found: Option<Filter<Field>>,
+    ) {
+        self.event_filter.set(written, found);
+        self.renew_texts();
+    }
+
+    /// Has records contain the users' texts that the event's filters, at the top and in trace
+    /// instances, and conditions of triggers compare now.
+    fn renew_texts(&self) {
+        let (filter, triggers) = (self.event_filter.found(), self.triggers());
+        let others = triggers.iter().flat_map(|triggers| triggers.filters());
+        let wanted = filter.as_deref().into_iter().chain(others).flat_map(compared).collect();
+        let is_late = self.records_all() || self.sorts_late();
+        self.user_texts.renew(&self.arguments().list, &wanted, is_late);
+        let more = self.wants_stack() || self.user_texts.recorded().is_some();
+        self.records_more.store(more, Ordering::SeqCst);
+    }
+
+    /// Returns true if hits that exit record back-traces for triggers, or users' texts for
+    /// filters.
+    pub(crate) fn records_more(&self) -> bool {
+        self.records_more.load(Ordering::Relaxed)
     }
 
     /// Returns true if its records are to be looked at again when they are read, though nothing
     /// looks at all of its hits any more: some may be of a hit that was under way then.
     pub(crate) fn sorts_late(&self) -> bool {
         self.sorts_late.load(Ordering::Relaxed)
-    }
-
-    /// Has its records taken as they are: its filter compares what they do not have.
-    pub(crate) fn sort_no_more(&self) {
-        self.sorts_late.store(false, Ordering::SeqCst);
     }
 
     /// Returns true if its hits are recorded with back-traces, for a trigger.
@@ -268,6 +300,7 @@ impl Probe {
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         self.arguments.store(Some(Arc::new(arguments)));
         self.event_filter.set_found(filter);
+        self.renew_texts();
     }
 
     /// The filter of records; `None` records all hits: triggers and trace instances also see those

@@ -24,6 +24,7 @@ fn hits(count: usize) -> impl Iterator<Item = Hit> {
         event: "e".into(),
         event_id: 1,
         synthetic: None,
+        user_texts: Arc::default(),
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),
