@@ -12,7 +12,7 @@ use crate::engine::control::state::Control;
 use crate::engine::control::synthetic::Cause;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step};
+use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step, has_texts};
 use crate::trigger::{GivenStep, MadeEvent, Triggers, holds};
 
 /// Most synthetic events that are made of one hit: their triggers may make more of them.
@@ -73,7 +73,10 @@ impl RecordedProbe {
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
         let filter = probe.event_filter.found();
-        let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
+        // A record without the texts is of a hit that the filter of then has accepted.
+        let accepts =
+            |filter: &Filter<Field>, hit: &Hit| !has_texts(filter, hit) || holds(filter, hit);
+        let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| accepts(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let Some(triggers) = &self.triggers else {
             return match !probe.sorts_late() || records_events(&hit) {

@@ -214,7 +214,7 @@ impl Probe {
     /// Returns true if all of its hits are recorded, whatever its filter: for triggers or trace
     /// instances.
     pub(crate) fn records_all(&self) -> bool {
-        self.records_all.load(Ordering::Relaxed)
+        self.records_all.load(Ordering::Acquire)
     }
 
     /// The triggers of its event, and the trace instances that have it enabled.
@@ -227,9 +227,10 @@ impl Probe {
         self.wants_stack.store(wants_stack, Ordering::Relaxed);
         let is_over = triggers.is_none() && self.records_all();
         self.sorts_late.fetch_or(is_over, Ordering::SeqCst);
+        // First, so that the records of hits that the filter does not refuse have the texts.
+        self.renew_texts(triggers.as_deref());
         self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
-        self.renew_texts();
     }
 
     /// Replaces the event's filter; `found` is the filter over the fetched arguments, once these
@@ -240,16 +241,16 @@ impl Probe {
         found: Option<Filter<Field>>,
     ) {
         self.event_filter.set(written, found);
-        self.renew_texts();
+        self.renew_texts(self.triggers().as_deref());
     }
 
-    /// Has records contain the users' texts that the event's filters, at the top and in trace
-    /// instances, and conditions of triggers compare now.
-    fn renew_texts(&self) {
-        let (filter, triggers) = (self.event_filter.found(), self.triggers());
-        let others = triggers.iter().flat_map(|triggers| triggers.filters());
+    /// Has records contain the users' texts that the event's filter, those in trace instances, and
+    /// conditions of triggers compare.
+    fn renew_texts(&self, triggers: Option<&Triggers>) {
+        let filter = self.event_filter.found();
+        let others = triggers.into_iter().flat_map(Triggers::filters);
         let wanted = filter.as_deref().into_iter().chain(others).flat_map(compared).collect();
-        let is_late = self.records_all() || self.sorts_late();
+        let is_late = triggers.is_some() || self.sorts_late();
         self.user_texts.renew(&self.arguments().list, &wanted, is_late);
         let more = self.wants_stack() || self.user_texts.recorded().is_some();
         self.records_more.store(more, Ordering::SeqCst);
@@ -300,7 +301,7 @@ impl Probe {
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         self.arguments.store(Some(Arc::new(arguments)));
         self.event_filter.set_found(filter);
-        self.renew_texts();
+        self.renew_texts(self.triggers().as_deref());
     }
 
     /// The filter of records; `None` records all hits: triggers and trace instances also see those
