@@ -37,8 +37,8 @@ use crate::addr::{Gpa, Gva, to_usize};
 use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, MORE_SIZE, RINGS_SIZE};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, undumped};
 use crate::paging::{
-    self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
-    PTE_NO_EXECUTE, PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,
+    self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_NO_EXECUTE,
+    PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,
 };
 
 /// Global translation: survives a CR3 write, as the kernel's own text does.

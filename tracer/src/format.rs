@@ -7,7 +7,12 @@ use exoprobe_probes::definition::{ValueType, Width};
 use exoprobe_probes::{EventField, ProbeKind};
 
 use crate::node::FtraceEvent;
-use crate::record::{MARK_ID, STACK_ID};
+
+/// Number of the event of texts of `trace_marker`; those of probes and synthetic events are
+/// smaller.
+pub(crate) const MARK_ID: u16 = u16::MAX;
+/// Number of the event of back-traces.
+pub(crate) const STACK_ID: u16 = u16::MAX - 1;
 
 /// Where the fields that every event has end.
 const COMMON: usize = 8;

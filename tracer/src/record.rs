@@ -2,25 +2,23 @@
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::definition::ValueType;
+use exoprobe_probes::synthetic::{SyntheticDefinition, SyntheticType};
 use exoprobe_probes::{FAULT, RecordedValue, TakenEvent, TraceEvent, show_symbol};
 
+use crate::format::{MARK_ID, STACK_ID};
 use crate::pages::DATA_MAX;
-
-/// Number of the event of texts of `trace_marker`; those of probes are smaller.
-pub(crate) const MARK_ID: u16 = u16::MAX;
-/// Number of the event of back-traces.
-pub(crate) const STACK_ID: u16 = u16::MAX - 1;
+use crate::synthetic;
 
 /// The records of an event: its own, and one of its back-trace. None if its number does not fit
-/// into a record, and none of a synthetic event.
+/// into a record, or the fields of a synthetic event do not fit into a page.
 pub(crate) fn records(taken: &TakenEvent<'_>) -> Vec<Vec<u8>> {
-    let TakenEvent { event, id, shapes, .. } = taken;
+    let TakenEvent { event, id, shapes, synthetic, .. } = taken;
     if let Some((_, RecordedValue::Text(text))) = event.args.first().filter(|_| event.is_mark) {
         return vec![mark(event, text)];
     }
     let Some(id) = u16::try_from(*id).ok().filter(|id| *id < STACK_ID) else { return Vec::new() };
-    if event.is_synthetic {
-        return Vec::new();
+    if let Some(definition) = synthetic {
+        return made(event, id, definition).into_iter().collect();
     }
     let mut records = vec![hit(event, id, shapes)];
     if !event.stack.is_empty() {
@@ -72,7 +70,7 @@ fn hit(event: &TraceEvent<'_>, id: u16, shapes: &[(ValueType, Option<u8>)]) -> V
         for index in 0..usize::from(count.unwrap_or(1)) {
             let value = each.get(index).unwrap_or(&RecordedValue::Fault);
             if kind.shows_text() {
-                texts.push((record.len(), text_of(value, event.symbols)));
+                texts.push((record.len(), Appended::Text(text_of(value, event.symbols))));
                 put(&mut record, 0, kind.record_bytes());
             } else {
                 let number = if let RecordedValue::Number(_, number) = value { *number } else { 0 };
@@ -80,8 +78,53 @@ fn hit(event: &TraceEvent<'_>, id: u16, shapes: &[(ValueType, Option<u8>)]) -> V
             }
         }
     }
-    append_texts(&mut record, &texts);
+    append(&mut record, &texts);
     record
+}
+
+/// The record of a synthetic event: each field has the room of its `format`, of which texts of a
+/// fixed size and numbers take the begin.
+fn made(event: &TraceEvent<'_>, id: u16, definition: &SyntheticDefinition) -> Option<Vec<u8>> {
+    let mut record = common(event, id);
+    let mut appended = Vec::new();
+    let fields = definition.fields.iter().zip(synthetic::fields(definition));
+    for ((_, value), (field, layout)) in event.args.iter().zip(fields) {
+        let place = record.len();
+        record.resize(place + layout.room, 0);
+        match (field.kind, value) {
+            (SyntheticType::Number(_), RecordedValue::Number(_, number)) => {
+                let bytes = &number.to_le_bytes()[..layout.size];
+                record[place..place + bytes.len()].copy_from_slice(bytes);
+            }
+            (SyntheticType::Number(_), _) => {}
+            (SyntheticType::Text(None), _) => {
+                appended.push((place, Appended::Text(text_of(value, event.symbols))));
+            }
+            (SyntheticType::Stack(_), _) => {
+                appended.push((place, Appended::Words(addresses(value))));
+            }
+            (SyntheticType::Text(Some(_)), _) => {
+                let text = text_of(value, event.symbols);
+                let text = cut(&text, layout.size - 1);
+                record[place..place + text.len()].copy_from_slice(text.as_bytes());
+            }
+        }
+    }
+    let fits = record.len() + appended.len() <= DATA_MAX;
+    fits.then(|| {
+        append(&mut record, &appended);
+        record
+    })
+}
+
+/// The addresses of a back-trace; none if it is not known.
+fn addresses(value: &RecordedValue<'_>) -> Vec<u64> {
+    let RecordedValue::Array(each) = value else { return Vec::new() };
+    let address = |value: &RecordedValue<'_>| match value {
+        RecordedValue::Number(_, address) => Some(*address),
+        _ => None,
+    };
+    each.iter().filter_map(address).collect()
 }
 
 fn text_of(value: &RecordedValue<'_>, symbols: Option<&SymbolTable>) -> String {
@@ -92,30 +135,55 @@ fn text_of(value: &RecordedValue<'_>, symbols: Option<&SymbolTable>) -> String {
     }
 }
 
-/// Appends texts, and writes at their places where they are: the length in the upper half of a
+/// A value whose bytes come after the fields of a record.
+enum Appended {
+    /// A text, with a NUL after it.
+    Text(String),
+    Words(Vec<u64>),
+}
+
+impl Appended {
+    /// Its bytes, at most `room` and the NUL.
+    fn bytes(&self, room: usize) -> Vec<u8> {
+        match self {
+            Self::Text(text) => [cut(text, room).as_bytes(), &[0]].concat(),
+            Self::Words(words) => {
+                words.iter().take(room / 8).flat_map(|word| word.to_le_bytes()).collect()
+            }
+        }
+    }
+}
+
+/// Appends values, and writes at their places where they are: the length in the upper half of a
 /// word, and the offset. What no page has room for is cut off.
-fn append_texts(record: &mut Vec<u8>, texts: &[(usize, String)]) {
-    for (index, (place, text)) in texts.iter().enumerate() {
+fn append(record: &mut Vec<u8>, values: &[(usize, Appended)]) {
+    for (index, (place, value)) in values.iter().enumerate() {
         let offset = record.len();
         // Each text that follows has its end at least.
-        let room = DATA_MAX.saturating_sub(offset + texts.len() - index);
-        let mut length = text.len().min(room);
-        while !text.is_char_boundary(length) {
-            length -= 1;
-        }
-        record.extend_from_slice(&text.as_bytes()[..length]);
-        record.push(0);
+        let room = DATA_MAX.saturating_sub(offset + values.len() - index);
+        let bytes = value.bytes(room);
+        record.extend_from_slice(&bytes);
         let [offset, length] =
-            [offset, length + 1].map(|size| u32::try_from(size).expect("at most a page"));
+            [offset, bytes.len()].map(|size| u32::try_from(size).expect("at most a page"));
         let word = (length << 16 | offset).to_le_bytes();
         record[*place..*place + word.len()].copy_from_slice(&word);
     }
+}
+
+/// The first characters of a text that have at most so many bytes.
+fn cut(text: &str, max: usize) -> &str {
+    let mut length = text.len().min(max);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    &text[..length]
 }
 
 #[cfg(test)]
 mod tests {
     use exoprobe_guest::Gva;
     use exoprobe_introspect::TaskId;
+    use exoprobe_probes::synthetic::{SyntheticCommand, parse_synthetic};
     use exoprobe_probes::{EventField, ProbeKind};
     use proptest::prelude::*;
 
@@ -140,10 +208,11 @@ mod tests {
 
     fn taken<'a>(event: TraceEvent<'a>, shapes: &[(&str, Option<u8>)]) -> TakenEvent<'a> {
         let shape = |(kind, count): &(&str, Option<u8>)| (kind.parse().unwrap(), *count);
-        TakenEvent { event, id: 7, nanos: 0, shapes: shapes.iter().map(shape).collect() }
+        let shapes = shapes.iter().map(shape).collect();
+        TakenEvent { event, id: 7, nanos: 0, shapes, synthetic: None }
     }
 
-    /// Offsets and sizes of the fields in a file `format`, without those of all events.
+    /// Offsets and sizes of the fields of a probe's event.
     fn layout(kind: ProbeKind, shapes: &[(ValueType, Option<u8>)]) -> Vec<(usize, usize)> {
         let field = |(kind, count): &(ValueType, Option<u8>)| EventField {
             name: "f".to_owned(),
@@ -151,7 +220,11 @@ mod tests {
             count: *count,
         };
         let fields: Vec<EventField> = shapes.iter().map(field).collect();
-        let text = crate::format::text("e", 7, kind, &fields);
+        layout_of(&crate::format::text("e", 7, kind, &fields))
+    }
+
+    /// Offsets and sizes of the fields in a file `format`, without those of all events.
+    fn layout_of(text: &str) -> Vec<(usize, usize)> {
         let number = |line: &str, name: &str| {
             let (_, rest) = line.split_once(name).unwrap();
             rest.split(';').next().unwrap().parse().unwrap()
@@ -203,6 +276,68 @@ mod tests {
         assert_eq!(text(bytes(6)), "0x10\0");
         let (end, size) = fields[6];
         assert_eq!(record.len(), end + size + "one\0x\0(fault)\x000x10\0".len());
+    }
+
+    /// A synthetic event of these fields, and its record.
+    fn made_of(fields: &str, args: Vec<RecordedValue<'_>>) -> (Vec<(usize, usize)>, Vec<Vec<u8>>) {
+        let parsed = parse_synthetic(&format!("sy {fields}"));
+        let Ok(SyntheticCommand::Define(definition)) = parsed else { panic!("{parsed:?}") };
+        let args = args.into_iter().map(|value| ("f", value)).collect();
+        let synthetic = Some(&definition);
+        let records = records(&TakenEvent { synthetic, ..taken(event(args), &[]) });
+        let layout = synthetic::fields(&definition);
+        (layout_of(&crate::format::of_synthetic("sy", 7, &layout)), records)
+    }
+
+    #[test]
+    fn a_synthetic_event_is_laid_out_as_its_format_says() {
+        let number = |number| RecordedValue::Number("x64".parse().unwrap(), number);
+        let text = |text: &'static str| RecordedValue::Text(text.into());
+        let fields = "bool a; s16 b; pid_t c; unsigned long d; char e[4]; char f[]; gfp_t g; char h[]; u8 i; unsigned long[] j";
+        let args = vec![
+            number(1),
+            number(0xfffe),
+            number(0xffff_ffff),
+            number(u64::MAX - 1),
+            text("aéx"),
+            text("dynamic"),
+            number(0xcc0),
+            RecordedValue::Fault,
+            RecordedValue::Fault,
+            RecordedValue::Array(vec![number(0x10), number(u64::MAX)]),
+        ];
+        let (layout, records) = made_of(fields, args);
+        let [record] = &*records else { panic!("one record") };
+        assert_eq!(record[..8], [7, 0, 0, 0, 0xa7, 5, 0, 0]);
+        let bytes = |index: usize| {
+            let (offset, size): (usize, usize) = layout[index];
+            &record[offset..offset + size]
+        };
+        let expected: [&[u8]; 5] =
+            [&[1], &[0xfe, 0xff], &[0xff; 4], &(u64::MAX - 1).to_le_bytes(), "aé\0".as_bytes()];
+        assert_eq!([0, 1, 2, 3, 4].map(bytes), expected);
+        assert_eq!((bytes(6), bytes(8)), (&[0xc0, 0xc, 0, 0][..], &[0][..]));
+        let appended = |word: &[u8]| {
+            let word = u64::from_le_bytes(word.try_into().unwrap());
+            let (offset, length) = (word & 0xffff, word >> 16);
+            let [offset, end] = [offset, offset + length].map(|at| usize::try_from(at).unwrap());
+            &record[offset..end]
+        };
+        assert_eq!([5, 7].map(bytes).map(appended), [b"dynamic\0", b"(fault)\0"]);
+        let words = [0x10, u64::MAX].map(u64::to_le_bytes).concat();
+        assert_eq!(appended(bytes(9)), words);
+        let end = layout[9].0 + 8;
+        assert_eq!(record.len(), end + "dynamic\0(fault)\0".len() + words.len());
+    }
+
+    #[test]
+    fn a_synthetic_event_that_no_page_has_room_for_has_no_record() {
+        let of = |texts: usize| {
+            let fields: String = (0..texts).map(|n| format!("char t{n}[256];")).collect();
+            let args = vec![RecordedValue::Text("x".into()); texts];
+            made_of(&fields, args).1.iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!((of(15), of(16)), (vec![8 + 15 * 256], vec![]));
     }
 
     #[test]

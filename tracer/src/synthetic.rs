@@ -118,7 +118,8 @@ pub(crate) fn format_text(event: &SyntheticStatus) -> String {
 /// Bytes of a record that a number takes.
 const SLOT: usize = 8;
 
-fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
+/// The fields of an event as its `format` has them.
+pub(crate) fn fields(definition: &SyntheticDefinition) -> Vec<FormatField<'_>> {
     let each = definition.fields.iter().map(|field| {
         let name = field.name.as_str();
         match field.kind {

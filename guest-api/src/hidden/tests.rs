@@ -1,7 +1,7 @@
 use super::*;
 use crate::layout::{KERNEL_IMAGE_BASE, MORE_END};
 use crate::memory::ram_ranges;
-use crate::paging::translate;
+use crate::paging::{PTE_LARGE, translate};
 use crate::testing::has_vm_flag;
 
 const RW: u64 = PTE_PRESENT | PTE_WRITE;

@@ -1,10 +1,14 @@
 //! Kinds of fields: what a filter may compare them with.
 
+use exoprobe_introspect::SymbolTable;
+
 use super::argument::Argument;
 use super::filter::Field;
+use super::filter_function::FilterFunction;
 use super::kind::ProbeKind;
 use super::names::{
-    COMM_FIELD, CPU_FIELD, FUNCTION_FIELD, IP_FIELD, PID_FIELD, RETURN_IP_FIELD, is_event_name,
+    COMM_FIELD, CPU_FIELD, FUNCTION_FIELD, IP_FIELD, PID_FIELD, RETURN_IP_FIELD, TYPE_FIELD,
+    is_event_name,
 };
 use super::value::{ValueType, Width};
 
@@ -25,7 +29,7 @@ pub enum FieldKind {
 }
 
 /// The fields of an event that its filter may compare.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum FieldKinds {
     /// They are not known.
     Unknown,
@@ -37,12 +41,20 @@ pub enum FieldKinds {
         arguments: Vec<(String, FieldKind)>,
         /// The last CPU that exists.
         last_cpu: u8,
+        /// The kernel's functions, once these are known.
+        symbols: Option<SymbolTable>,
     },
 }
 
 impl FieldKinds {
-    /// Those of a probe of this kind, or of a synthetic event, in a guest with so many vCPUs.
-    pub(crate) fn of(probe: Option<ProbeKind>, arguments: &[Argument], vcpus: u8) -> Self {
+    /// Those of a probe of this kind, or of a synthetic event, in a guest with so many vCPUs and
+    /// these functions.
+    pub(crate) fn of(
+        probe: Option<ProbeKind>,
+        arguments: &[Argument],
+        vcpus: u8,
+        symbols: Option<SymbolTable>,
+    ) -> Self {
         let kind = |arg: &Argument| match arg.kind {
             ValueType::Char if arg.count.is_some() => FieldKind::Text,
             kind if kind.shows_text() => FieldKind::Text,
@@ -52,7 +64,16 @@ impl FieldKinds {
             },
         };
         let arguments = arguments.iter().map(|arg| (arg.name.clone(), kind(arg)));
-        Self::Known { probe, arguments: arguments.collect(), last_cpu: vcpus.saturating_sub(1) }
+        let (arguments, last_cpu) = (arguments.collect(), vcpus.saturating_sub(1));
+        Self::Known { probe, arguments, last_cpu, symbols }
+    }
+
+    /// Returns false if it is known that there is no such function.
+    pub(super) fn has_function(&self, function: &FilterFunction) -> bool {
+        match self {
+            Self::Known { symbols: Some(symbols), .. } => function.addresses(symbols).is_some(),
+            Self::Known { symbols: None, .. } | Self::Unknown => true,
+        }
     }
 
     /// The last CPU that may exist.
@@ -73,6 +94,7 @@ impl FieldKinds {
         }
         Some(match common_field(*probe, name)? {
             Field::Comm => FieldKind::Text,
+            Field::Event => FieldKind::Number { is_signed: false, is_quad: false },
             Field::Pid | Field::Cpu => FieldKind::Number { is_signed: true, is_quad: false },
             _ => FieldKind::Number { is_signed: false, is_quad: true },
         })
@@ -82,6 +104,7 @@ impl FieldKinds {
 /// A field that every event of a kind has; a synthetic event has no kind.
 pub(crate) fn common_field(kind: Option<ProbeKind>, name: &str) -> Option<Field> {
     Some(match (name, kind) {
+        (TYPE_FIELD, _) => Field::Event,
         (PID_FIELD, _) => Field::Pid,
         (CPU_FIELD | "cpu" | "common_cpu", _) => Field::Cpu,
         (COMM_FIELD | "COMM", _) => Field::Comm,

@@ -8,10 +8,15 @@
 //! | `==` `!=` `"text"` | a text is this one, or is not |
 //! | `~` `!~` `"glob"` | a text matches, or not: `*` any text, `?` a character, `[a-z]` a set |
 //! | `NAME.ustring ~ "glob"` | the same for user text, whose address is a number |
+//! | `NAME.function == FUNCTION` | the number is an address in this function, or, by `!=`, is not |
 //! | `!` `&&` `\|\|` `( )` | in this order of precedence |
 
+use std::convert::Infallible;
 use std::fmt;
+use std::hash::Hash;
+use std::ops::Range;
 
+use super::filter_function::FilterFunction;
 use super::value::ValueType;
 
 /// Most comparisons of one filter.
@@ -107,6 +112,8 @@ pub enum Field {
     Pid,
     /// `CPU`: the number of the vCPU.
     Cpu,
+    /// `common_type`: the number of the event.
+    Event,
     /// `comm`: the name of the current task.
     Comm,
     /// `__probe_ip`, of a return probe `__probe_func`: the probe's address.
@@ -177,8 +184,13 @@ pub enum FieldError {
     #[error("the filter's `{0}` is a number: compare it with one")]
     Number(String),
     /// The field is not an address.
-    #[error("the filter's `{0}` is no 64-bit address, so `.ustring` cannot follow it")]
+    #[error(
+        "the filter's `{0}` is no 64-bit address, so neither `.ustring` nor `.function` can follow it"
+    )]
     NoAddress(String),
+    /// No function has the name or the address that the field is compared with.
+    #[error("the filter compares `{0}` with a function that the kernel does not have")]
+    NoFunction(String),
     /// The field has several values.
     #[error("the filter's `{0}` is an array, which cannot be compared")]
     Array(String),
@@ -193,6 +205,7 @@ impl FieldError {
             | Self::Text(name)
             | Self::Number(name)
             | Self::NoAddress(name)
+            | Self::NoFunction(name)
             | Self::Array(name) => name,
         }
     }
@@ -210,9 +223,35 @@ impl Field {
     }
 }
 
+/// What a field is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldUse {
+    /// A number.
+    Number,
+    /// Text.
+    Text,
+    /// A function, by `.function`.
+    Function,
+}
+
+/// A field of a filter: by its name, or resolved.
+pub trait FilterField {
+    /// The function that such a field is compared with.
+    type Function: Clone + fmt::Debug + PartialEq + Eq + Hash;
+}
+
+impl FilterField for String {
+    type Function = FilterFunction;
+}
+
+/// Functions are resolved to addresses with the fields.
+impl FilterField for Field {
+    type Function = Infallible;
+}
+
 /// An expression over fields; by name as written, or by [`Field`] once they are known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Filter<F = String> {
+pub enum Filter<F: FilterField = String> {
     /// One comparison.
     Test {
         /// The field.
@@ -229,6 +268,15 @@ pub enum Filter<F = String> {
         /// The comparison and its operand.
         test: TextTest,
     },
+    /// `.function`: an address is in a function.
+    Function {
+        /// The field.
+        field: F,
+        /// It is not in it: `!=`.
+        not: bool,
+        /// The function.
+        function: F::Function,
+    },
     /// `!`
     Not(Box<Filter<F>>),
     /// `&&`: two or more.
@@ -237,32 +285,48 @@ pub enum Filter<F = String> {
     Any(Vec<Filter<F>>),
 }
 
-impl<F> Filter<F> {
-    /// The same filter over other fields, found by `find`, whose second argument is true if the
-    /// field is compared with text.
+impl<F: FilterField> Filter<F> {
+    /// The same filter over other fields, found by `find` for their use, with the addresses of
+    /// functions that `function` finds for a field's name.
     ///
     /// # Errors
-    /// The first error of `find`.
-    pub fn resolve<G, E>(
+    /// The first error of `find` or `function`.
+    pub fn resolve<G: FilterField + Clone, E>(
         &self,
-        find: &mut impl FnMut(&F, bool) -> Result<G, E>,
+        find: &mut impl FnMut(&F, FieldUse) -> Result<G, E>,
+        function: &mut impl FnMut(&F, &F::Function) -> Result<Range<u64>, E>,
     ) -> Result<Filter<G>, E> {
         let mut each = |all: &[Self]| -> Result<Vec<Filter<G>>, E> {
-            all.iter().map(|one| one.resolve(find)).collect()
+            all.iter().map(|one| one.resolve(find, function)).collect()
         };
         Ok(match self {
             Self::All(all) => Filter::All(each(all)?),
             Self::Any(any) => Filter::Any(each(any)?),
-            Self::Not(inner) => Filter::Not(Box::new(inner.resolve(find)?)),
+            Self::Not(inner) => Filter::Not(Box::new(inner.resolve(find, function)?)),
             Self::Test { field, comparison, operand } => {
                 let (comparison, operand) = (*comparison, *operand);
-                Filter::Test { field: find(field, false)?, comparison, operand }
+                Filter::Test { field: find(field, FieldUse::Number)?, comparison, operand }
             }
             Self::Match { field, test } => {
-                Filter::Match { field: find(field, true)?, test: test.clone() }
+                Filter::Match { field: find(field, FieldUse::Text)?, test: test.clone() }
+            }
+            Self::Function { field, not, function: of } => {
+                let found = find(field, FieldUse::Function)?;
+                within(found, function(field, of)?, *not)
             }
         })
     }
+}
+
+/// A number is in a range, or, with `not`, is not.
+fn within<F: FilterField + Clone>(field: F, range: Range<u64>, not: bool) -> Filter<F> {
+    let test = |field, comparison, operand| Filter::Test { field, comparison, operand };
+    let (first, end) = match not {
+        false => (Comparison::AtLeast, Comparison::Below),
+        true => (Comparison::Below, Comparison::AtLeast),
+    };
+    let both = vec![test(field.clone(), first, range.start), test(field, end, range.end)];
+    if not { Filter::Any(both) } else { Filter::All(both) }
 }
 
 impl Filter<Field> {
@@ -281,6 +345,7 @@ impl Filter<Field> {
                 Some(FieldValue::Text(text)) => test.holds(&text),
                 _ => false,
             },
+            Self::Function { function, .. } => match *function {},
             Self::Not(inner) => !inner.holds(fetch),
             Self::All(all) => all.iter().all(|one| one.holds(fetch)),
             Self::Any(any) => any.iter().any(|one| one.holds(fetch)),
@@ -292,6 +357,7 @@ impl Filter<Field> {
     pub fn asks_for(&self, is_one: &impl Fn(Field) -> bool) -> bool {
         match self {
             Self::Test { field, .. } | Self::Match { field, .. } => is_one(*field),
+            Self::Function { function, .. } => match *function {},
             Self::Not(inner) => inner.asks_for(is_one),
             Self::All(all) | Self::Any(all) => all.iter().any(|one| one.asks_for(is_one)),
         }
@@ -321,6 +387,10 @@ impl fmt::Display for Filter {
                 let quote = if test.text.contains('"') { '\'' } else { '"' };
                 write!(f, "{field} {} {quote}{}{quote}", test.sign(), test.text)
             }
+            Self::Function { field, not, function } => {
+                // A function's name ends at a blank.
+                write!(f, "{field}.function {}= {function} ", if *not { '!' } else { '=' })
+            }
             Self::Not(inner) => match &**inner {
                 Self::All(_) | Self::Any(_) => write!(f, "!({inner})"),
                 _ => write!(f, "!{inner}"),
@@ -342,8 +412,9 @@ mod tests {
             "a" => Field::Arg { index: 0, kind },
             _ => Field::Pid,
         };
+        let mut function = |_: &String, _: &FilterFunction| Ok(0x100..0x200);
         let Ok(filter) =
-            filter.resolve(&mut |name, _| Ok::<_, std::convert::Infallible>(a_or_pid(name)));
+            filter.resolve(&mut |name, _| Ok::<_, Infallible>(a_or_pid(name)), &mut function);
         filter.holds(&mut |field| if field == Field::Pid { Some(pid) } else { a })
     }
 
@@ -392,6 +463,16 @@ mod tests {
         ] {
             assert_eq!(holds(text, Some(value), 0), expected, "{text} with {value:#x}");
         }
+    }
+
+    #[test]
+    fn an_address_is_in_a_function_or_not() {
+        for (value, is_in) in [(0xff, false), (0x100, true), (0x1ff, true), (0x200, false)] {
+            assert_eq!(holds("a.function == f", Some(value), 0), is_in, "{value:#x}");
+            assert_eq!(holds("a.function != f", Some(value), 0), !is_in, "{value:#x}");
+            assert_eq!(holds("a.function == f || common_pid == 7", Some(value), 7), true);
+        }
+        assert!(!holds("a.function != f", None, 0), "what is not known is in no relation");
     }
 
     #[test]

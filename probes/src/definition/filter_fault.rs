@@ -135,7 +135,9 @@ impl FilterFault {
             Self::NotJoined => "after a comparison comes `&&`, `||`, a `)` or nothing",
             Self::TooMany => "a filter has at most 32 comparisons",
             Self::TooDeep => "at most 16 `(` and `!` are in one another",
-            Self::NoFunction => "filters know no functions: compare with the address",
+            Self::NoFunction => {
+                "write the name of a function of the kernel, or an address in it, and a blank after it"
+            }
             Self::NoBrace | Self::OpenBrace | Self::WrongCpus => {
                 "write a list of CPUs that exist: `CPUS{0,2-3}`"
             }

@@ -9,6 +9,7 @@ use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX, TextTest};
 use super::filter_balance::check_balance;
 use super::filter_cpus::Cpus;
 use super::filter_fault::{FilterError, FilterFault};
+use super::filter_function::FilterFunction;
 use super::names::USER_TEXT;
 use super::number::parse_signed;
 
@@ -69,6 +70,8 @@ struct Parser<'a> {
 struct Begun {
     name: String,
     kind: FieldKind,
+    /// `.function` follows the field.
+    is_function: bool,
     operator: Operator,
 }
 
@@ -171,6 +174,7 @@ impl<'a> Parser<'a> {
         let begun = self.begin()?;
         let begin = self.at;
         match self.rest().chars().next() {
+            _ if begun.is_function => self.function(begun),
             _ if self.rest().starts_with(CPUS) => self.cpus(begun),
             Some(quote @ ('"' | '\'')) => self.quoted(begun, quote),
             Some('0'..='9' | '-') => self.number(begun),
@@ -202,39 +206,49 @@ impl<'a> Parser<'a> {
         };
         self.at += sign.len();
         self.skip_blanks();
-        match is_function {
-            true => self.function(kind, *operator),
-            false => Ok(Begun { name, kind, operator: *operator }),
-        }
+        Ok(Begun { name, kind, is_function, operator: *operator })
     }
 
-    /// Refuses a comparison with a function: of the faults, the first that the kernel's tracer
-    /// finds.
-    fn function<T>(&mut self, kind: FieldKind, operator: Operator) -> Result<T, FilterError> {
+    /// The rest of a comparison with a function, whose name ends at a blank.
+    fn function(&mut self, begun: Begun) -> Result<Filter, FilterError> {
+        let Begun { name: field, kind, operator, .. } = begun;
         let begin = self.at;
         if !matches!(kind, FieldKind::Unknown | FieldKind::Number { is_quad: true, .. }) {
             return self.fail_after(FilterFault::WrongOperator, begin);
         }
-        if !matches!(operator, Operator::Compare(Comparison::Equal | Comparison::NotEqual)) {
-            return self.fail_after(FilterFault::NoOperator, begin);
-        }
-        let fault = match self.rest().starts_with(|c: char| c.is_ascii_digit()) {
-            true => match self.take(|c| c.is_ascii_alphanumeric()) {
-                number if number.len() > NUMBER_MAX => FilterFault::LongOperand,
-                number if parse_signed(number).is_none() => FilterFault::NoOperand,
-                _ => FilterFault::NoFunction,
-            },
-            false => {
-                self.take(|c| !c.is_ascii_whitespace());
-                FilterFault::NoFunction
-            }
+        let not = match operator {
+            Operator::Compare(Comparison::Equal) => false,
+            Operator::Compare(Comparison::NotEqual) => true,
+            _ => return self.fail_after(FilterFault::NoOperator, begin),
         };
-        self.fail_after(fault, begin)
+        let is_number = self.rest().starts_with(|c: char| c.is_ascii_digit());
+        let function = if is_number {
+            let number = self.take(|c| c.is_ascii_alphanumeric());
+            if number.len() > NUMBER_MAX {
+                return self.fail_after(FilterFault::LongOperand, begin);
+            }
+            match parse_signed(number) {
+                Some(at) => FilterFunction::At(at),
+                None => return self.fail_after(FilterFault::NoOperand, begin),
+            }
+        } else {
+            FilterFunction::Named(self.take(|c| !c.is_ascii_whitespace()).into())
+        };
+        let is_empty = function == FilterFunction::Named(Box::default());
+        if is_empty || !self.fields.has_function(&function) {
+            return self.fail_after(FilterFault::NoFunction, begin);
+        }
+        // It is two comparisons: with the begin and the end.
+        self.tests += 1;
+        if self.tests > TESTS_MAX {
+            return self.fail(FilterFault::TooMany, begin);
+        }
+        Ok(Filter::Function { field, not, function })
     }
 
     /// The rest of a comparison with a list of CPUs.
     fn cpus(&mut self, begun: Begun) -> Result<Filter, FilterError> {
-        let Begun { name, kind, operator } = begun;
+        let Begun { name, kind, operator, .. } = begun;
         let begin = self.at;
         let comparison = match operator {
             Operator::Compare(
@@ -265,7 +279,7 @@ impl<'a> Parser<'a> {
 
     /// The rest of a comparison with a number.
     fn number(&mut self, begun: Begun) -> Result<Filter, FilterError> {
-        let Begun { name: field, kind, operator } = begun;
+        let Begun { name: field, kind, operator, .. } = begun;
         let begin = self.at;
         if kind == FieldKind::Text {
             return self.fail_after(FilterFault::Text, begin);
@@ -294,7 +308,7 @@ impl<'a> Parser<'a> {
 
     /// The rest of a comparison with text.
     fn quoted(&mut self, begun: Begun, quote: char) -> Result<Filter, FilterError> {
-        let Begun { name: field, kind, operator } = begun;
+        let Begun { name: field, kind, operator, .. } = begun;
         let begin = self.at;
         let (glob, not) = match operator {
             Operator::Glob(not) => (true, not),

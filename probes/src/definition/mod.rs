@@ -9,6 +9,7 @@ mod filter;
 mod filter_balance;
 mod filter_cpus;
 mod filter_fault;
+mod filter_function;
 mod filter_text;
 mod kind;
 mod language;
@@ -26,8 +27,11 @@ pub(crate) use error::fault;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
 pub(crate) use field_kind::common_field;
 pub use field_kind::{FieldKind, FieldKinds};
-pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
+pub use filter::{
+    Comparison, Field, FieldError, FieldUse, FieldValue, Filter, FilterField, TextTest,
+};
 pub use filter_fault::{FilterError, FilterFault, RefusedFilter};
+pub use filter_function::FilterFunction;
 pub use filter_text::FILTER_MAX;
 pub use kind::ProbeKind;
 pub(crate) use language::{BODY_MAX, parse_place};

@@ -24,6 +24,9 @@ pub(crate) const STACK_WORDS: u16 = 2048;
 /// Field of a filter: number of the current task.
 pub const PID_FIELD: &str = "common_pid";
 
+/// Field of a filter: number of the event.
+pub(crate) const TYPE_FIELD: &str = "common_type";
+
 /// Field of a filter: name of the current task.
 pub const COMM_FIELD: &str = "comm";
 
@@ -49,7 +52,7 @@ pub(super) fn unnamed(index: usize) -> String {
 
 /// Names that the fields of every event have.
 const RESERVED: [&str; 8] = [
-    "common_type",
+    TYPE_FIELD,
     "common_flags",
     "common_preempt_count",
     "common_pid",

@@ -52,7 +52,7 @@ impl FromStr for WrittenFilter {
 
 impl From<Filter> for WrittenFilter {
     fn from(expression: Filter) -> Self {
-        Self { text: expression.to_string().into(), expression }
+        Self { text: expression.to_string().trim_end().into(), expression }
     }
 }
 

@@ -22,6 +22,7 @@ impl Code {
                 return self.test((*field, *comparison, *operand), when, values, env, target);
             }
             Filter::Match { .. } => return Err(DetourError::Text),
+            Filter::Function { function, .. } => match *function {},
             Filter::Not(inner) => return self.go_if((inner, !when), values, env, target),
             Filter::All(all) => (all, false),
             Filter::Any(any) => (any, true),
@@ -62,7 +63,7 @@ impl Code {
             Field::Text { .. } | Field::UserText { .. } | Field::Comm => {
                 return Err(DetourError::Text);
             }
-            Field::At | Field::ReturnedTo => return Err(DetourError::NoAddress),
+            Field::At | Field::ReturnedTo | Field::Event => return Err(DetourError::NoAddress),
         };
         let a = &mut self.a;
         match (comparison, i32::try_from(operand.cast_signed())) {

@@ -26,7 +26,7 @@ pub use consumer::{Consumer, HitConsumer, MemoryAtHit, RawValue, RecordedHit};
 pub use event::{Bounds, Event, EventPage, StackFrame};
 pub(crate) use hit::Hit;
 pub use instance::TraceInstance;
-pub(crate) use look::field_value;
+pub(crate) use look::{field_value, has_texts};
 pub(crate) use origin::Origin;
 pub use per_cpu::CpuStatistics;
 pub(crate) use ring::{MARK, Record, Returned, Ring, STACK_DEPTH, Shape, TextPlace};

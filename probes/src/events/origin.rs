@@ -6,6 +6,7 @@ use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::SymbolTable;
 
 use crate::definition::Argument;
+use crate::synthetic::SyntheticDefinition;
 
 /// Data that all events of one probe share.
 pub(crate) struct Origin {
@@ -13,14 +14,16 @@ pub(crate) struct Origin {
     pub(crate) event: Arc<str>,
     /// The event's number: that of its first probe.
     pub(crate) event_id: u32,
-    /// It is a synthetic event: it has no place.
-    pub(crate) is_synthetic: bool,
+    /// The definition of a synthetic event, which has no place; `None` of all others.
+    pub(crate) synthetic: Option<Arc<SyntheticDefinition>>,
     pub(crate) symbol_name: Option<Arc<str>>,
     pub(crate) offset: u64,
     pub(crate) at: Gva,
     /// The same as text.
     pub(crate) addr: Arc<str>,
     pub(crate) fields: Arc<[Argument]>,
+    /// The arguments whose users' texts records may have after all values, for filters.
+    pub(crate) user_texts: Arc<Vec<usize>>,
     /// The kernel's symbols.
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,
@@ -45,12 +48,13 @@ impl Origin {
             group,
             event,
             event_id,
-            is_synthetic: false,
+            synthetic: None,
             symbol_name: None,
             offset: 0,
             at: Gva(0),
             addr: Gva(0).to_string().into(),
             fields,
+            user_texts: Arc::default(),
             symbols: None,
             clock,
         }

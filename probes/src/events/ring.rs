@@ -15,7 +15,7 @@ use exoprobe_introspect::TaskId;
 use crate::shared::Word;
 
 const HEADER_WORDS: usize = 3;
-/// One bit an argument: 128 at most.
+/// One bit an argument: 128 at most, and those after them have none.
 const FAULT_WORDS: usize = 2;
 /// Number and name.
 const TASK_WORDS: usize = 3;
@@ -62,6 +62,11 @@ impl TextPlace {
     /// As the argument's word.
     pub(crate) fn word(self) -> u64 {
         u64::from(self.len) << 32 | u64::from(self.start)
+    }
+
+    /// The word of an argument that may have no text: no bytes have the place that it names then.
+    pub(crate) fn word_of(place: Option<Self>) -> u64 {
+        place.map_or(u64::MAX, Self::word)
     }
 
     /// The text that a word refers to.
@@ -230,7 +235,8 @@ impl<W: Word> Ring<W> {
             };
             let args = (0..shape.args).map(|i| {
                 let value = next();
-                (faults >> i & 1 == 0).then_some(value)
+                let is_fault = faults.checked_shr(i.into()).unwrap_or_default() & 1 != 0;
+                (!is_fault).then_some(value)
             });
             let args = args.collect();
             let stack = (0..shape.stack).map(|_| next()).collect();

@@ -7,6 +7,7 @@ use super::hit::Hit;
 use super::ring::MARK;
 use super::show::RecordedValue;
 use crate::definition::ValueType;
+use crate::synthetic::SyntheticDefinition;
 
 /// One event of the file `trace`.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct TakenEvent<'a> {
     pub nanos: u64,
     /// Of each argument the type of a value and, of an array, how many there are.
     pub shapes: Vec<(ValueType, Option<u8>)>,
+    /// Of a synthetic event: its definition.
+    pub synthetic: Option<&'a SyntheticDefinition>,
 }
 
 /// Consecutive events of the file `trace`, `trace_pipe` or `snapshot`.
@@ -91,7 +94,7 @@ fn trace_event(hit: &Hit) -> TraceEvent<'_> {
     TraceEvent {
         name: &origin.event,
         is_mark: record.probe == MARK,
-        is_synthetic: origin.is_synthetic,
+        is_synthetic: origin.synthetic.is_some(),
         vcpu: *vcpu,
         task: record.task,
         micros: origin.clock.micros(GuestTime(record.time)),
@@ -110,5 +113,6 @@ pub(super) fn taken_event(hit: &Hit) -> TakenEvent<'_> {
         id: origin.event_id,
         nanos: origin.clock.nanos(record.time),
         shapes: origin.fields.iter().map(|field| (field.kind, field.count)).collect(),
+        synthetic: origin.synthetic.as_deref(),
     }
 }

@@ -56,10 +56,9 @@ pub enum TriggerError {
     /// Two handlers would take snapshots.
     #[error("one handler takes snapshots, not several: remove the histogram that has it first")]
     TakesSnapshots,
-    /// A filter compares a value that is not recorded.
+    /// A filter of a synthetic event compares a user's text.
     #[error(
-        "the filter's `{0}` is the user's memory at the hit, and triggers and instances go by what is recorded: \
-         record the text as an argument"
+        "the filter's `{0}` is a user's memory, and a synthetic event has only its fields: have the text as one"
     )]
     UserText(String),
     /// The probe has other actions, or does not record.

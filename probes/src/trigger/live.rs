@@ -252,6 +252,13 @@ impl Triggers {
         is_needed.then(|| Arc::new(Self { list, takers, is_switched, want_stack }))
     }
 
+    /// The conditions of all triggers, and the event's filters in trace instances.
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &Filter<Field>> {
+        let in_instances = self.takers.iter().filter_map(|taker| taker.filter.as_deref());
+        let all = self.list.iter().chain(self.takers.iter().flat_map(|taker| &taker.list));
+        in_instances.chain(all.filter_map(|live| live.filter.as_ref()))
+    }
+
     /// Number of triggers, and one for those that switch this event; not those of instances.
     pub(crate) fn number(&self) -> usize {
         self.list.len() + usize::from(self.is_switched)

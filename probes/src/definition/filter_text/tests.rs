@@ -1,5 +1,6 @@
 //! Tests of the parser.
 
+use exoprobe_introspect::SymbolTable;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,7 +11,15 @@ fn fields() -> FieldKinds {
     let number = |is_signed| FieldKind::Number { is_signed, is_quad: !is_signed };
     let all = [("a", number(false)), ("i", number(true)), ("s", FieldKind::Text)];
     let arguments = all.map(|(name, kind)| (name.to_owned(), kind)).into();
-    FieldKinds::Known { probe: Some(ProbeKind::Kprobe), arguments, last_cpu: 0 }
+    let listing = "ffffffff81000000 T _text\nffffffff81000100 T vfs_read\nffffffff81000180 t twice\n\
+        ffffffff81000200 T vfs_write\nffffffff81000300 t twice\nffffffff81000400 T _etext\n";
+    let symbols = SymbolTable::from_system_map(listing).unwrap();
+    FieldKinds::Known {
+        probe: Some(ProbeKind::Kprobe),
+        arguments,
+        last_cpu: 0,
+        symbols: Some(symbols),
+    }
 }
 
 /// Checks identifiers and carets against those that Linux 6.12 gives for the same texts.
@@ -66,6 +75,14 @@ fn faults_and_carets_are_the_kernels() {
 fn faults_of_functions_and_cpus_are_the_kernels() {
     check(&[
         ("a.function == zz", "NO_FUNCTION", 17),
+        ("a.function == ", "NO_FUNCTION", 15),
+        ("a.function == 1", "NO_FUNCTION", 16),
+        ("(a.function == vfs_read)", "NO_FUNCTION", 25),
+        ("a.function != zz && zz == 1", "NO_FUNCTION", 17),
+        ("a.function == vfs_read && zz == 1", "FIELD_NOT_FOUND", 29),
+        ("a.function == 123456789012345678901234", "OPERAND_TOO_LONG", 39),
+        ("s.function == vfs_read", "ILLEGAL_FIELD_OP", 15),
+        ("common_type.function == vfs_read", "ILLEGAL_FIELD_OP", 25),
         ("a.function == 1x", "INVALID_VALUE", 17),
         ("a.function > 1", "INVALID_OP", 14),
         ("i.function == zz", "ILLEGAL_FIELD_OP", 15),
@@ -88,6 +105,10 @@ fn numbers_with_signs_texts_of_users_and_lists_are_taken() {
         "a.ustring == 'x'",
         "i == 9223372036854775807",
         "CPU & CPUS{0} && a == 1",
+        "common_type == 1",
+        "a.function == vfs_read && a.function != twice",
+        "(a.function == 0xffffffff810001ff )",
+        "__probe_ip.function != vfs_write",
     ] {
         parse(text, &fields()).unwrap_or_else(|error| panic!("{text}: {error}"));
     }
@@ -124,6 +145,18 @@ fn what_is_too_much_is_refused() {
     assert_eq!(fault(&format!("{}a == 1", "!".repeat(100_000))), FilterFault::TooDeep);
 }
 
+#[test]
+fn functions_have_addresses_of_which_the_first_counts() {
+    let FieldKinds::Known { symbols: Some(symbols), .. } = fields() else { unreachable!() };
+    let named = |name: &str| FilterFunction::Named(name.into()).addresses(&symbols);
+    let base = 0xffff_ffff_8100_0000_u64;
+    assert_eq!(named("vfs_read"), Some(base + 0x100..base + 0x180));
+    assert_eq!(named("twice"), Some(base + 0x180..base + 0x200));
+    assert_eq!(named("thrice"), None);
+    let at = |at| FilterFunction::At(at).addresses(&symbols);
+    assert_eq!((at(base + 0x1ff), at(7)), (named("twice"), None));
+}
+
 fn any_filter() -> impl Strategy<Value = Filter> {
     let number = ("[a-z_][a-z0-9_]{0,5}", 0..Comparison::ALL.len(), any::<u64>()).prop_map(
         |(field, which, operand)| Filter::Test {
@@ -137,7 +170,11 @@ fn any_filter() -> impl Strategy<Value = Filter> {
             field,
             test: TextTest { glob, not, text },
         });
-    let test = prop_oneof![number, text];
+    let named = "[a-z_][a-z0-9_.]{0,5}".prop_map(|name| FilterFunction::Named(name.into()));
+    let function = prop_oneof![named, any::<u64>().prop_map(FilterFunction::At)];
+    let function = ("[a-z_][a-z0-9_]{0,5}", any::<bool>(), function)
+        .prop_map(|(field, not, function)| Filter::Function { field, not, function });
+    let test = prop_oneof![number, text, function];
     test.prop_recursive(4, 32, 4, |inner| {
         prop_oneof![
             inner.clone().prop_map(|one| Filter::Not(Box::new(one))),
@@ -150,6 +187,7 @@ fn any_filter() -> impl Strategy<Value = Filter> {
 fn tests(filter: &Filter) -> usize {
     match filter {
         Filter::Test { .. } | Filter::Match { .. } => 1,
+        Filter::Function { .. } => 2,
         Filter::Not(inner) => tests(inner),
         Filter::All(all) | Filter::Any(all) => all.iter().map(tests).sum(),
     }

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use exoprobe_introspect::SymbolTable;
+
 use super::filter;
 use super::finder::{self, Finder, ResolveContext};
 use crate::definition::{
@@ -44,7 +46,7 @@ impl Arguments {
             // Their names depend on the kernel.
             return Ok(());
         }
-        filter::resolve(filter, Some(definition.kind), &given).map(drop)
+        filter::check(filter, Some(definition.kind), &given)
     }
 
     /// A definition's arguments without knowledge of the kernel.
@@ -100,7 +102,8 @@ impl Arguments {
         Ok(Self { list: list.into(), may_fault, has_bytes, kept: kept.into_iter().collect() })
     }
 
-    /// Resolves a filter over the arguments of a probe of this kind; a synthetic event has none.
+    /// Resolves a filter over the arguments of a probe of this kind, and over the functions of a
+    /// kernel; a synthetic event has no kind.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
@@ -108,8 +111,9 @@ impl Arguments {
         &self,
         kind: Option<ProbeKind>,
         filter: Option<&WrittenFilter>,
+        symbols: Option<&SymbolTable>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
-        filter::resolve(filter, kind, &self.list)
+        filter::resolve(filter, kind, &self.list, symbols)
     }
 }
 

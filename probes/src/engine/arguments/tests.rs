@@ -73,7 +73,7 @@ fn filters_go_by_the_types_that_are_found() {
         let mut definition = parse_line("p get fd name:string").unwrap();
         definition.filter = Some(filter.parse().unwrap());
         let filter = find(&definition, Some("get"), Some(&types))
-            .and_then(|found| found.filter(Some(definition.kind), definition.filter.as_ref()))
+            .and_then(|found| found.filter(Some(definition.kind), definition.filter.as_ref(), None))
             .map_err(|e| e.to_string())?;
         Ok::<bool, String>(filter.unwrap().holds(&mut |_| Some(word)))
     };
@@ -299,7 +299,7 @@ fn filters_compare_text_with_text() {
             parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx w=%dx:x32").unwrap();
         definition.filter = Some(filter.parse().unwrap());
         find(&definition, Some("get"), None)
-            .and_then(|found| found.filter(Some(definition.kind), definition.filter.as_ref()))
+            .and_then(|found| found.filter(Some(definition.kind), definition.filter.as_ref(), None))
             .map(Option::unwrap)
             .map_err(|e| e.to_string())
     };

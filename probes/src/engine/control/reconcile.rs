@@ -159,7 +159,7 @@ impl Control {
         in_guest.set_enabled(guest.hidden(), on);
         let mut table =
             table.with_detours(self.optimizer.doorbells(&self.registry.sites), in_guest);
-        table.symbols = self.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
+        table.symbols = self.symbols().cloned();
         table.orc = self.kernel.running.as_ref().and_then(|kernel| kernel.orc().cloned());
         self.hits.table.store(table);
     }

@@ -207,7 +207,7 @@ impl Control {
         if is_taken {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
-        self.registry.join(&probe)?;
+        self.registry.join(&probe, self.symbols())?;
         let state = match (kernel, waits_for) {
             (Some(_), Some(module)) => State::Pending(module.to_string()),
             (Some(kernel), None) => match self.place(guest, &kernel, &probe, intent) {

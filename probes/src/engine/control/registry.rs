@@ -122,17 +122,23 @@ impl Registry {
     pub(crate) fn insert(&mut self, registered: Registered) {
         let probe = &registered.probe;
         let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
-        self.names.entry(name).or_default().push(probe.id);
+        let of_event = self.names.entry(name).or_default();
+        of_event.push(probe.id);
+        probe.set_event_id(of_event[0]);
         self.probes.insert(probe.id, registered);
     }
 
     /// Removes probes. Their sites are disarmed, or have other probes.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         let ids: HashSet<u32> = ids.iter().copied().collect();
-        for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
+        let gone: Vec<_> = ids.iter().filter_map(|id| self.probes.remove(id)).collect();
+        for gone in gone {
             let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));
+                for left in of_event.get().iter().filter_map(|id| self.probes.get(id)) {
+                    left.probe.set_event_id(of_event.get()[0]);
+                }
                 if of_event.get().is_empty() {
                     let ((group, event), _) = of_event.remove_entry();
                     self.in_instances.forget(&group, &event);

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_introspect::SymbolTable;
+
 use crate::definition::{Argument, Fetch, ProbeDefinition, ProbeKind, ValueType};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::registry::{Registered, Registry};
@@ -140,7 +142,11 @@ impl Registry {
     /// # Errors
     /// [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]: the
     /// probe differs from those of the event, or equals one of them.
-    pub(crate) fn join(&self, new: &Probe) -> Result<(), ProbeError> {
+    pub(crate) fn join(
+        &self,
+        new: &Probe,
+        symbols: Option<&SymbolTable>,
+    ) -> Result<(), ProbeError> {
         let Some(first) = self.siblings(new).next() else { return Ok(()) };
         if first.definition.kind != new.definition.kind {
             return Err(ProbeError::OtherKind(full_name(new)));
@@ -156,8 +162,8 @@ impl Registry {
             return Ok(());
         }
         let filter = first.event_filter.written();
-        let found = new.find_filter(filter.as_deref())?;
-        new.event_filter.set(filter, found);
+        let found = new.find_filter(filter.as_deref(), symbols)?;
+        new.set_filter(filter, found);
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_introspect::SymbolTable;
+
 use crate::definition::Action;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::Registry;
@@ -43,6 +45,11 @@ impl Control {
     /// The guest's text without the bytes written for probes.
     pub(crate) fn text(&self) -> GuestText<'_> {
         GuestText::new(&self.registry.sites, self.optimizer.installed())
+    }
+
+    /// The symbols of the kernel that runs.
+    pub(crate) fn symbols(&self) -> Option<&SymbolTable> {
+        self.kernel.running.as_ref().map(|kernel| &kernel.symbols)
     }
 
     /// Removes probes. Their sites are disarmed, or have other probes.

@@ -61,11 +61,13 @@ impl Synthetic {
         let arguments = Arguments { list: definition.arguments().into(), ..Arguments::default() };
         let name = (Arc::clone(&group), Arc::clone(&event), id);
         let fields = Arc::clone(&arguments.list);
-        let origin = Origin { is_synthetic: true, ..Origin::of_no_place(name, fields, clock) };
+        let definition = Arc::new(definition);
+        let synthetic = Some(Arc::clone(&definition));
+        let origin = Origin { synthetic, ..Origin::of_no_place(name, fields, clock) };
         let origin = Arc::new(origin);
         Self {
             id,
-            definition: Arc::new(definition),
+            definition,
             event,
             group,
             arguments,
@@ -87,7 +89,7 @@ impl Synthetic {
         let (group, event) = (Arc::clone(&known.group), Arc::clone(&known.event));
         let fields = Arc::clone(&known.fields);
         let origin = Arc::new(Origin {
-            is_synthetic: true,
+            synthetic: known.synthetic.clone(),
             symbols: cause.symbols.clone(),
             ..Origin::of_no_place((group, event, known.event_id), fields, known.clock)
         });

@@ -42,7 +42,8 @@ impl Control {
         let ground = ResolveContext { symbols: &kernel.symbols, function: place.function(), types };
         let arguments = Arguments::find(definition, &ground)?;
         let written = probe.event_filter.written();
-        let filter = arguments.filter(Some(definition.kind), written.as_deref())?;
+        let filter =
+            arguments.filter(Some(definition.kind), written.as_deref(), Some(&kernel.symbols))?;
         probe.set_arguments(arguments, filter);
         Ok(())
     }

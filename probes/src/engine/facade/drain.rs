@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
-use crate::definition::Action;
+use crate::definition::{Action, Field, Filter};
 use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::control::state::Control;
 use crate::engine::control::synthetic::Cause;
 use crate::engine::facade::engine::Engine;
-use crate::engine::optimize::filter::LaterFilter;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step};
+use crate::events::{Consumer, EventStore, Hit, Origin, Record, RecordedHit, Step, has_texts};
 use crate::trigger::{GivenStep, MadeEvent, Triggers, holds};
 
 /// Most synthetic events that are made of one hit: their triggers may make more of them.
@@ -28,7 +27,7 @@ struct Read {
     vcpu: u8,
     record: Record,
     /// The filter that it is still to pass.
-    filter: Option<LaterFilter>,
+    filter: Option<Arc<Filter<Field>>>,
 }
 
 /// Hits that are taken and not stored yet.
@@ -74,7 +73,10 @@ impl RecordedProbe {
             return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
         let filter = probe.event_filter.found();
-        let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
+        // A record without the texts is of a hit that the filter of then has accepted.
+        let accepts =
+            |filter: &Filter<Field>, hit: &Hit| !has_texts(filter, hit) || holds(filter, hit);
+        let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| accepts(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let Some(triggers) = &self.triggers else {
             return match !probe.sorts_late() || records_events(&hit) {
@@ -180,8 +182,8 @@ impl Engine {
     ) -> usize {
         let mut batch: Vec<Read> = Vec::new();
         control.rings.drain(self.guest.hidden(), |found, record| {
-            let (vcpu, (record, filter)) = (found.vcpu, found.read(record));
-            batch.push(Read { vcpu, record, filter });
+            let (vcpu, filter) = (found.vcpu, found.later.cloned());
+            batch.push(Read { vcpu, record: found.record(record), filter });
         });
         for (vcpu, ring) in (0u8..).zip(&self.hits.recorder.rings) {
             ring.drain(|record| batch.push(Read { vcpu, record, filter: None }));
@@ -202,7 +204,7 @@ impl Engine {
             let RecordedProbe { probe, origin, .. } = source;
             let ticks = record.duration();
             let hit = Hit { origin: Arc::clone(origin), vcpu, record };
-            if filter.is_some_and(|filter| !filter.accepts(&hit)) {
+            if filter.is_some_and(|filter| !holds(&filter, &hit)) {
                 source.refuse();
                 continue;
             }
@@ -219,13 +221,13 @@ impl Engine {
 
     /// What the events of a probe have in common: made again only where it has changed.
     fn origin(&self, control: &Control, from: &Registered) -> Arc<Origin> {
-        let symbols = control.kernel.running.as_ref().map(|kernel| &kernel.symbols);
+        let symbols = control.symbols();
         let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
-        let first = control.registry.first(&from.probe.group, &from.probe.event);
-        let event_id = first.map_or(from.probe.id, |first| first.probe.id);
+        let (event_id, user_texts) = (from.probe.event_id(), from.probe.user_texts.places());
         let is_same = |origin: &Arc<Origin>| {
             origin.has_symbols(symbols)
                 && Arc::ptr_eq(&origin.fields, &fields)
+                && Arc::ptr_eq(&origin.user_texts, &user_texts)
                 && (origin.at, origin.offset, origin.event_id) == (at, from.offset, event_id)
                 && origin.symbol_name == from.symbol
         };
@@ -237,12 +239,13 @@ impl Engine {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             event_id,
-            is_synthetic: false,
+            synthetic: None,
             symbol_name: from.symbol.clone(),
             offset: from.offset,
             at,
             addr: Arc::clone(&from.addr),
             fields,
+            user_texts,
             symbols: symbols.cloned(),
             clock: self.clock,
         };

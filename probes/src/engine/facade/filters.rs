@@ -50,18 +50,21 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn field_kinds(&self, group: &str, event: &str) -> Result<FieldKinds, ProbeError> {
         let control = self.lock();
+        let of = |kind, list: &[Argument]| {
+            FieldKinds::of(kind, list, self.guest.vcpus(), control.symbols().cloned())
+        };
         if let Some(found) = control.registry.synthetic_of(group, event) {
-            return Ok(FieldKinds::of(None, &found.arguments.list, self.guest.vcpus()));
+            return Ok(of(None, &found.arguments.list));
         }
         let probe = &control.registry.first(group, event)?.probe;
         let kind = Some(probe.definition.kind);
         if probe.has_arguments() {
-            return Ok(FieldKinds::of(kind, &probe.arguments().list, self.guest.vcpus()));
+            return Ok(of(kind, &probe.arguments().list));
         }
         let given = Arguments::given(&probe.definition);
         Ok(match given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
             true => FieldKinds::Unknown,
-            false => FieldKinds::of(kind, &given, self.guest.vcpus()),
+            false => of(kind, &given),
         })
     }
 
@@ -92,7 +95,7 @@ impl Engine {
         let filter = filter.map(Arc::new);
         if let Some(synthetic) = control.registry.synthetic_of(group, event).cloned() {
             let arguments = &synthetic.arguments;
-            let found = arguments.filter(None, filter.as_deref())?;
+            let found = arguments.filter(None, filter.as_deref(), control.symbols())?;
             check_recorded(found.as_ref(), &arguments.list)?;
             self.drain_locked(&mut control);
             synthetic.filter.set(filter, found);
@@ -100,23 +103,17 @@ impl Engine {
         }
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
-        let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
+        let found =
+            probes.iter().map(|probe| probe.find_filter(filter.as_deref(), control.symbols()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        if probes[0].records_all() {
-            for (probe, found) in probes.iter().zip(&found) {
-                if filter.is_some() && !probe.has_arguments() {
-                    return Err(TriggerError::Pending.into());
-                }
-                check_recorded(found.as_ref(), &probe.arguments().list)?;
-            }
+        let is_pending = probes.iter().any(|probe| !probe.has_arguments());
+        if probes[0].records_all() && filter.is_some() && is_pending {
+            return Err(TriggerError::Pending.into());
         }
         self.drain_triggered(&mut control, &ids);
         self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
-                if check_recorded(found.as_ref(), &probe.arguments().list).is_err() {
-                    probe.sort_no_more();
-                }
-                probe.event_filter.set(filter.clone(), found);
+                probe.set_filter(filter.clone(), found);
             }
         });
         Ok(())

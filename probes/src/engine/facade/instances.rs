@@ -135,7 +135,8 @@ impl Engine {
     ) -> Result<(), ProbeError> {
         let mut control = self.locked_for(instance)?;
         let subject = Subject::find(&control.registry, group, event)?;
-        let found = filter.as_ref().map(|filter| subject.filter(filter)).transpose()?.flatten();
+        let find = |filter| subject.filter(filter, control.symbols());
+        let found = filter.as_ref().map(find).transpose()?.flatten();
         self.drain_locked(&mut control);
         let state = control.registry.in_instances.of(instance, subject.full_name());
         state.filter.set(filter.map(Arc::new), found);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_introspect::SymbolTable;
+
 use crate::definition::{Action, Argument, Field, Filter, ProbeKind, USER_TEXT, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::instances::EventName;
@@ -64,20 +66,21 @@ impl Subject {
     pub(super) fn filter(
         &self,
         filter: &WrittenFilter,
+        symbols: Option<&SymbolTable>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         if let Self::Probes(probe, _) = self
             && !probe.has_arguments()
         {
             return Err(TriggerError::Pending.into());
         }
-        let found = |arguments: &Arguments| {
-            let found = arguments.filter(self.kind(), Some(filter))?;
-            check_recorded(found.as_ref(), &arguments.list)?;
-            Ok(found)
-        };
         match self {
-            Self::Probes(probe, _) => found(&probe.arguments()),
-            Self::Synthetic(synthetic) => found(&synthetic.arguments),
+            Self::Probes(probe, _) => probe.arguments().filter(self.kind(), Some(filter), symbols),
+            Self::Synthetic(synthetic) => {
+                let Arguments { list, .. } = &synthetic.arguments;
+                let found = synthetic.arguments.filter(None, Some(filter), symbols)?;
+                check_recorded(found.as_ref(), list)?;
+                Ok(found)
+            }
         }
     }
 
@@ -130,13 +133,14 @@ impl Subject {
     }
 }
 
-/// Checks that all hits of a probe can be recorded, and their filter evaluated later.
+/// Checks that all hits of a probe can be recorded, and that filters over its fields can be
+/// evaluated later.
 pub(super) fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     check_only_records(probe)?;
-    if !probe.has_arguments() {
-        return Err(TriggerError::Pending.into());
+    match probe.has_arguments() {
+        true => Ok(()),
+        false => Err(TriggerError::Pending.into()),
     }
-    check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list)
 }
 
 /// Checks that a probe records its hits and does nothing else: all else would be done by hits that
@@ -153,18 +157,17 @@ fn check_only_records(probe: &Probe) -> Result<(), ProbeError> {
 /// evaluated later.
 ///
 /// # Errors
-/// [`TriggerError::NotOnlyRecords`], [`TriggerError::UserText`]; [`TriggerError::Pending`] where
-/// the filter's fields are not known yet.
+/// [`TriggerError::NotOnlyRecords`]; [`TriggerError::Pending`] where the filter's fields are not
+/// known yet.
 pub(super) fn check_shared(probe: &Probe) -> Result<(), ProbeError> {
     check_only_records(probe)?;
     match (probe.has_arguments(), probe.event_filter.written()) {
         (false, Some(_)) => Err(TriggerError::Pending.into()),
-        (false, None) => Ok(()),
-        (true, _) => check_recorded(probe.event_filter.found().as_deref(), &probe.arguments().list),
+        _ => Ok(()),
     }
 }
 
-/// Checks that records have all that a filter compares.
+/// Checks that records of a synthetic event have all that a filter compares.
 ///
 /// # Errors
 /// [`TriggerError::UserText`].

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use exoprobe_introspect::SymbolTable;
+
 use crate::engine::control::registry::Registry;
+use crate::engine::control::state::Control;
 use crate::engine::facade::subject::{Subject, check_recorded, check_records};
 use crate::engine::facade::variables::{Made, TRIGGERS_MAX, VariablesOf};
 use crate::error::ProbeError;
@@ -21,17 +24,19 @@ pub(super) struct Changed {
 /// An event, at the place of its triggers.
 pub(super) struct Target<'a> {
     registry: &'a Registry,
+    symbols: Option<&'a SymbolTable>,
     of: Option<&'a TraceInstance>,
     subject: &'a Subject,
 }
 
 impl<'a> Target<'a> {
     pub(super) fn new(
-        registry: &'a Registry,
+        control: &'a Control,
         of: Option<&'a Arc<TraceInstance>>,
         subject: &'a Subject,
     ) -> Self {
-        Self { registry, of: of.map(|of| &**of), subject }
+        let (registry, symbols) = (&control.registry, control.symbols());
+        Self { registry, symbols, of: of.map(|of| &**of), subject }
     }
 
     /// Where a trigger is among those of the event.
@@ -103,13 +108,15 @@ impl<'a> Target<'a> {
 
     /// A new trigger of the event, and histograms that are to be set with it.
     pub(super) fn live(&self, trigger: Trigger) -> Result<(Live, Vec<Made>), ProbeError> {
-        let Self { registry, of, subject } = *self;
+        let Self { registry, symbols, of, subject } = *self;
         check_switched(registry, &trigger, true)?;
         let is_return = subject.is_return();
         let variables = VariablesOf::new(registry, of);
         let new = subject.with_arguments(|arguments| {
-            let filter = arguments.filter(subject.kind(), trigger.filter.as_ref())?;
-            check_recorded(filter.as_ref(), &arguments.list)?;
+            let filter = arguments.filter(subject.kind(), trigger.filter.as_ref(), symbols)?;
+            if matches!(subject, Subject::Synthetic(_)) {
+                check_recorded(filter.as_ref(), &arguments.list)?;
+            }
             let fields = Fields { list: &arguments.list, is_return, variables: &variables };
             Ok(Live::new(trigger, filter, &fields)?)
         })?;

@@ -55,7 +55,7 @@ impl Engine {
         self.drain_locked(&mut control);
         let there = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
         let changed = {
-            let target = Target::new(&control.registry, of, &subject);
+            let target = Target::new(&control, of, &subject);
             match command.of_event(group, event) {
                 TriggerCommand::Remove(trigger) => target.without(&there, &trigger),
                 TriggerCommand::Add(trigger) => target.with(&there, trigger),
@@ -158,7 +158,7 @@ impl Engine {
         match command.of_event(group, event) {
             TriggerCommand::Remove(_) => Ok(()),
             TriggerCommand::Add(trigger) => {
-                Target::new(&control.registry, of, &subject).live(trigger).map(drop)
+                Target::new(&control, of, &subject).live(trigger).map(drop)
             }
         }
     }
@@ -351,7 +351,7 @@ impl Engine {
             let mut control = self.lock();
             let subject = Subject::find(&control.registry, group, event)?;
             self.drain_locked(&mut control);
-            let symbols = control.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
+            let symbols = control.symbols().cloned();
             let name = subject.full_name();
             let triggers = control.registry.triggers_at(of.map(|of| &**of), &name);
             (triggers, subject.list(), symbols)

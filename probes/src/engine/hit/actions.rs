@@ -99,8 +99,8 @@ impl Recorder {
                 count(&probe.counters.filtered);
                 Done::CONTINUE
             }
-            [Action::Record] if !probe.wants_stack() => {
-                let result = self.record(table.symbols.as_ref(), info, hit, &[]);
+            [Action::Record] if !probe.records_more() => {
+                let result = self.record(table.symbols.as_ref(), info, hit, &[], &[]);
                 let verdict = match result.filter(|_| info.is_entry()) {
                     Some(value) => leave(hit, value),
                     None => Verdict::Continue,
@@ -111,7 +111,7 @@ impl Recorder {
         }
     }
 
-    /// Runs the actions of a probe that has several, or needs a back-trace.
+    /// Runs the actions of a probe that has several, or needs a back-trace or users' texts.
     #[inline(never)]
     fn act_each(
         &self,
@@ -123,15 +123,17 @@ impl Recorder {
         let probe = info.probe;
         let mut done = Done::CONTINUE;
         let mut records = false;
+        let (symbols, texts) = (table.symbols.as_ref(), probe.user_texts.recorded());
+        let texts = texts.as_ref().map_or(&[][..], |texts| texts.as_slice());
         for action in &probe.actions {
             match action {
                 Action::Record | Action::Stack => {
                     records = true;
                     let result = if matches!(action, Action::Stack) || probe.wants_stack() {
                         let (frames, depth) = back_trace(calls, table, info, hit);
-                        self.record(table.symbols.as_ref(), info, hit, &frames[..depth])
+                        self.record(symbols, info, hit, &frames[..depth], texts)
                     } else {
-                        self.record(table.symbols.as_ref(), info, hit, &[])
+                        self.record(symbols, info, hit, &[], texts)
                     };
                     if let Some(value) = result.filter(|_| info.is_entry()) {
                         done.verdict = leave(hit, value);
@@ -165,11 +167,11 @@ impl Recorder {
         let at = Gva(hit.regs.rip);
         let arguments = &probe.arguments();
         let info = HitInfo { probe, arguments, at, returned: None };
-        let _ = self.record(Some(symbols), &info, hit, stack);
+        let _ = self.record(Some(symbols), &info, hit, stack, &[]);
     }
 
-    /// Writes a record, or gives it to the probe's consumer. Returns the consumer's result for the
-    /// function.
+    /// Writes a record with these users' texts after its values, or gives it to the probe's
+    /// consumer. Returns the consumer's result for the function.
     #[inline(never)]
     fn record(
         &self,
@@ -177,6 +179,7 @@ impl Recorder {
         info: &HitInfo<'_>,
         hit: &mut Hit<'_>,
         stack: &[u64],
+        texts: &[Argument],
     ) -> Option<u64> {
         let HitInfo { probe, arguments, returned, .. } = *info;
         let ring = self.rings.get(usize::from(hit.vcpu))?;
@@ -185,15 +188,18 @@ impl Recorder {
             return hand_over(symbols, info, hit, stack);
         }
         let task = current_words(hit);
-        let (mut bytes, mut bytes_at) = (Bytes::default(), Vec::new());
+        let (mut bytes, mut bytes_at, mut texts_at) = (Bytes::default(), Vec::new(), Vec::new());
         if *has_bytes {
             bytes_at = bytes.fetch_all(list, hit);
+        }
+        if !texts.is_empty() {
+            texts_at = bytes.fetch_all(texts, hit);
         }
         let shape = Shape {
             has_task: task.is_some(),
             is_return: returned.is_some(),
             may_fault: *may_fault,
-            args: u16::try_from(list.len()).unwrap_or(u16::MAX),
+            args: u16::try_from(list.len() + texts_at.len()).unwrap_or(u16::MAX),
             stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
             text: bytes.words(),
         };
@@ -211,6 +217,8 @@ impl Recorder {
             true => writer.args(*may_fault, values(list, &bytes_at, hit)),
             false => writer.args(*may_fault, list.iter().map(|arg| word(arg, hit))),
         }
+        // Of these, `may_fault` has no bits.
+        writer.args(false, texts_at.iter().map(|place| Some(TextPlace::word_of(*place))));
         writer.stack(stack);
         writer.text(bytes.as_slice());
         // Before the consumer sees the record and may undo the count.
@@ -267,6 +275,7 @@ fn passes(filter: &Filter<Field>, table: &Table, info: &HitInfo<'_>, hit: &mut H
     let list = &arguments.list;
     filter.holds(&mut |field| match field {
         Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+        Field::Event => Some(FieldValue::Word(probe.event_id().into())),
         Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
         Field::UserText { index } => {
             let at = word(list.get(index)?, hit)?;

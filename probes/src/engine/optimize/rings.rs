@@ -15,7 +15,7 @@ use crate::detour::{
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::optimize::filter::{LaterFilter, SplitFilter};
+use crate::engine::optimize::filter::SplitFilter;
 use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned, TextPlace};
 use exoprobe_guest::Guest;
@@ -63,8 +63,6 @@ struct Used {
     in_bytes: Vec<InBytes>,
     /// The part of the probe's filter that its records are still to pass.
     later: Option<Arc<Filter<Field>>>,
-    /// See [`SplitFilter::user_texts`].
-    user_texts: Vec<usize>,
     /// The counters as last read.
     seen: [u64; 2],
     /// For return code: its pool, and the number of missed calls as last read.
@@ -77,9 +75,8 @@ impl Used {
             BlockAction::Record { .. } => SplitFilter::of(probe.filter().as_deref()),
             BlockAction::Count | BlockAction::Follow { .. } => SplitFilter::default(),
         };
-        let SplitFilter { later, user_texts, .. } = split;
-        let (later, in_bytes) = (later.map(Arc::new), task.in_bytes());
-        Self { probe, in_bytes, later, user_texts, task, seen: [0; 2], pool: None }
+        let (later, in_bytes) = (split.later.map(Arc::new), task.in_bytes());
+        Self { probe, in_bytes, later, task, seen: [0; 2], pool: None }
     }
 }
 
@@ -110,22 +107,13 @@ pub(crate) struct Found<'a> {
     pub(crate) in_bytes: &'a [InBytes],
     /// The filter that the record is still to pass.
     pub(crate) later: Option<&'a Arc<Filter<Field>>>,
-    /// See [`SplitFilter::user_texts`].
-    pub(crate) user_texts: &'a [usize],
     /// Offset that turns the guest's time-stamp counter into guest time.
     pub(crate) clock: u64,
 }
 
 impl Found<'_> {
-    /// The record in the form in which it is stored, and the filter that it is still to pass.
-    pub(crate) fn read(&self, mut found: GuestRecord) -> (Record, Option<LaterFilter>) {
-        let texts = take_texts(&mut found, self.user_texts.len());
-        let user_texts = self.user_texts.iter().copied().zip(texts).collect();
-        let filter = self.later.map(Arc::clone).map(|filter| LaterFilter { filter, user_texts });
-        (self.record(found), filter)
-    }
-
-    fn record(&self, found: GuestRecord) -> Record {
+    /// The record in the form in which it is stored.
+    pub(crate) fn record(&self, found: GuestRecord) -> Record {
         let time = found.time.wrapping_add(self.clock);
         let mut args: Vec<Option<u64>> = found.args.into_iter().map(Some).collect();
         let mut text = Vec::new();
@@ -345,7 +333,6 @@ impl Rings {
                     has_task,
                     in_bytes: &block.in_bytes,
                     later: block.later.as_ref(),
-                    user_texts: &block.user_texts,
                     clock,
                 };
                 take(found, record);
@@ -390,13 +377,6 @@ impl Rings {
     }
 }
 
-/// Takes the texts at the end of a record that it has for its filter.
-fn take_texts(found: &mut GuestRecord, count: usize) -> Vec<Option<Vec<u8>>> {
-    let (args, in_bytes) = (found.args.len(), found.in_bytes.len());
-    found.args.truncate(args.saturating_sub(count));
-    found.in_bytes.split_off(in_bytes.saturating_sub(count))
-}
-
 /// Where a block's counters are.
 struct Place {
     gva: Gva,
@@ -433,24 +413,8 @@ fn add(counters: &Counters, to: impl Fn(&Counters) -> &AtomicU64, hits: u64) {
 #[cfg(test)]
 mod tests {
     use exoprobe_guest::hidden::RINGS;
-    use exoprobe_introspect::TaskId;
 
     use super::*;
-
-    #[test]
-    fn texts_for_the_filter_are_no_values_of_the_record() {
-        let mut found = GuestRecord {
-            number: 1,
-            time: 2,
-            task: TaskId::default(),
-            args: vec![8, 3, 16, 8],
-            in_bytes: vec![Some(b"own".to_vec()), Some(b"of a filter".to_vec()), None],
-        };
-        assert_eq!(take_texts(&mut found, 2), [Some(b"of a filter".to_vec()), None]);
-        assert_eq!((&*found.args, &*found.in_bytes), (&[8, 3][..], &[Some(b"own".to_vec())][..]));
-        assert_eq!(take_texts(&mut found, 0).len(), 0);
-        assert_eq!((found.args.len(), found.in_bytes.len()), (2, 1));
-    }
 
     /// Bytes of the rings of so many vCPUs, shared ones or each its own.
     fn rings_of(vcpus: u64, window: u64) -> u64 {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
-use crate::definition::{Action, Argument, Fetch, Field, Filter, Register, ReturnMode, ValueType};
+use crate::definition::{
+    Action, Argument, Fetch, Field, FieldUse, Filter, Register, ReturnMode, ValueType,
+};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::arguments::legacy::argument as place_of_argument;
 use crate::engine::kernel::running::Kernel;
@@ -13,6 +15,7 @@ use crate::engine::optimize::filter::SplitFilter;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::is_internal;
+use crate::engine::probe::user_texts::compared;
 
 /// The work of a probe.
 pub(crate) enum Wanted {
@@ -92,10 +95,13 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let list = arguments.list.iter();
             let values = list.map(|arg| argument(arg, at, env));
             let split = split_filter(probe, env)?;
-            let texts = split.user_texts.iter().map(|index| {
-                let arg = arguments.list.get(*index).ok_or("filter: it is of other arguments")?;
-                user_text(arg, at, env)
-            });
+            let later = split.later.as_ref();
+            let compares = later.is_some_and(|filter| !compared(filter).is_empty());
+            let texts = match compares || probe.user_texts.recorded().is_some() {
+                true => probe.user_texts.arguments(&arguments.list),
+                false => Vec::new(),
+            };
+            let texts = texts.iter().map(|text| argument(text, at, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let shown = shown.into_iter().flatten();
             let values = shown.chain(values).chain(texts).collect::<Result<_, _>>()?;
@@ -150,13 +156,6 @@ fn split_filter(probe: &Probe, env: &DetourEnv) -> Result<SplitFilter, &'static 
     Ok(split)
 }
 
-/// The user's text that an argument is the address of.
-fn user_text(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
-    can_load(true, env)?;
-    let base = Box::new(value(&arg.fetch, at, env)?);
-    Ok(Value::Text { offset: 0, base, user: true })
-}
-
 /// Moves the filter of a probe at `probed` to the values of its records: those of returns begin
 /// with [`RETURN_VALUES`], of which the return address is the first.
 fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field> {
@@ -167,9 +166,10 @@ fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field>
         Field::UserText { index } => Field::UserText { index: index + before },
         Field::At => Field::Known(probed.0),
         Field::ReturnedTo => Field::Arg { index: 0, kind: ValueType::default() },
-        Field::Pid | Field::Cpu | Field::Comm | Field::Known(_) => *field,
+        Field::Pid | Field::Cpu | Field::Event | Field::Comm | Field::Known(_) => *field,
     };
-    let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
+    let mut find = |field: &Field, _: FieldUse| Ok::<_, Infallible>(place(field));
+    let Ok(moved) = filter.resolve(&mut find, &mut |_, function| match *function {});
     moved
 }
 

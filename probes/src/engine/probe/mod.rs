@@ -13,3 +13,4 @@ pub(crate) mod in_guest;
 pub(crate) mod model;
 pub(crate) mod registered;
 pub(crate) mod site;
+pub(crate) mod user_texts;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
+use exoprobe_introspect::SymbolTable;
 
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
@@ -15,6 +16,7 @@ use crate::engine::probe::handlers::{
     EntryHandler, FaultHandler, Instance, Kprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use crate::engine::probe::in_guest::InGuestReturns;
+use crate::engine::probe::user_texts::{UserTexts, compared};
 use crate::error::ProbeError;
 use crate::events::Consumer;
 use crate::latency::Timed;
@@ -46,6 +48,10 @@ pub(crate) struct Probe {
     /// whether it records back-traces.
     records_all: AtomicBool,
     wants_stack: AtomicBool,
+    /// The users' texts that records have for filters.
+    pub(crate) user_texts: UserTexts,
+    /// Cached: hits that exit record back-traces for triggers, or users' texts for filters.
+    records_more: AtomicBool,
     /// All of its hits were recorded at some time: see [`Self::sorts_late`].
     sorts_late: AtomicBool,
     pub(crate) role: Role,
@@ -54,6 +60,8 @@ pub(crate) struct Probe {
     pub(crate) enabled: AtomicBool,
     /// The probed address; 0 until it is known.
     at: AtomicU64,
+    /// The event's number: that of its first probe.
+    event_id: AtomicU32,
     pub(crate) counters: Counters,
 }
 
@@ -147,12 +155,15 @@ impl Probe {
             triggers: ArcSwapOption::empty(),
             records_all: AtomicBool::new(false),
             wants_stack: AtomicBool::new(false),
+            user_texts: UserTexts::default(),
+            records_more: AtomicBool::new(false),
             sorts_late: AtomicBool::new(false),
             role,
             fault_handler,
             consumer,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
             at: AtomicU64::new(0),
+            event_id: AtomicU32::new(id),
             counters: Counters::default(),
             definition,
         }
@@ -166,6 +177,16 @@ impl Probe {
     /// Sets the address, once it is known.
     pub(crate) fn set_at(&self, at: Gva) {
         self.at.store(at.0, Ordering::Relaxed);
+    }
+
+    /// The event's number.
+    pub(crate) fn event_id(&self) -> u32 {
+        self.event_id.load(Ordering::Relaxed)
+    }
+
+    /// Sets the event's number, when its first probe is another one.
+    pub(crate) fn set_event_id(&self, id: u32) {
+        self.event_id.store(id, Ordering::Relaxed);
     }
 
     /// Returns true if its event is enabled, also in a trace instance, or has triggers.
@@ -193,7 +214,7 @@ impl Probe {
     /// Returns true if all of its hits are recorded, whatever its filter: for triggers or trace
     /// instances.
     pub(crate) fn records_all(&self) -> bool {
-        self.records_all.load(Ordering::Relaxed)
+        self.records_all.load(Ordering::Acquire)
     }
 
     /// The triggers of its event, and the trace instances that have it enabled.
@@ -206,19 +227,45 @@ impl Probe {
         self.wants_stack.store(wants_stack, Ordering::Relaxed);
         let is_over = triggers.is_none() && self.records_all();
         self.sorts_late.fetch_or(is_over, Ordering::SeqCst);
+        // First, so that the records of hits that the filter does not refuse have the texts.
+        self.renew_texts(triggers.as_deref());
         self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
+    }
+
+    /// Replaces the event's filter; `found` is the filter over the fetched arguments, once these
+    /// are known.
+    pub(crate) fn set_filter(
+        &self,
+        written: Option<Arc<WrittenFilter>>,
+        found: Option<Filter<Field>>,
+    ) {
+        self.event_filter.set(written, found);
+        self.renew_texts(self.triggers().as_deref());
+    }
+
+    /// Has records contain the users' texts that the event's filter, those in trace instances, and
+    /// conditions of triggers compare.
+    fn renew_texts(&self, triggers: Option<&Triggers>) {
+        let filter = self.event_filter.found();
+        let others = triggers.into_iter().flat_map(Triggers::filters);
+        let wanted = filter.as_deref().into_iter().chain(others).flat_map(compared).collect();
+        let is_late = triggers.is_some() || self.sorts_late();
+        self.user_texts.renew(&self.arguments().list, &wanted, is_late);
+        let more = self.wants_stack() || self.user_texts.recorded().is_some();
+        self.records_more.store(more, Ordering::SeqCst);
+    }
+
+    /// Returns true if hits that exit record back-traces for triggers, or users' texts for
+    /// filters.
+    pub(crate) fn records_more(&self) -> bool {
+        self.records_more.load(Ordering::Relaxed)
     }
 
     /// Returns true if its records are to be looked at again when they are read, though nothing
     /// looks at all of its hits any more: some may be of a hit that was under way then.
     pub(crate) fn sorts_late(&self) -> bool {
         self.sorts_late.load(Ordering::Relaxed)
-    }
-
-    /// Has its records taken as they are: its filter compares what they do not have.
-    pub(crate) fn sort_no_more(&self) {
-        self.sorts_late.store(false, Ordering::SeqCst);
     }
 
     /// Returns true if its hits are recorded with back-traces, for a trigger.
@@ -254,6 +301,7 @@ impl Probe {
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         self.arguments.store(Some(Arc::new(arguments)));
         self.event_filter.set_found(filter);
+        self.renew_texts(self.triggers().as_deref());
     }
 
     /// The filter of records; `None` records all hits: triggers and trace instances also see those
@@ -263,16 +311,18 @@ impl Probe {
         self.event_filter.found().filter(|_| !self.records_all())
     }
 
-    /// Resolves a filter over the fetched arguments, once these are known.
+    /// Resolves a filter over the fetched arguments, once these are known, and the functions of
+    /// the kernel.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
     pub(crate) fn find_filter(
         &self,
         filter: Option<&WrittenFilter>,
+        symbols: Option<&SymbolTable>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         match self.has_arguments() {
-            true => self.arguments().filter(Some(self.definition.kind), filter),
+            true => self.arguments().filter(Some(self.definition.kind), filter, symbols),
             false => Arguments::check(&self.definition, filter).map(|()| None),
         }
     }

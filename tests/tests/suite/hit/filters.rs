@@ -14,6 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     results_choose_the_returns_that_are_recorded(vcpus),
     values_of_memory_choose_too(vcpus),
     a_vcpu_chooses_the_hits_that_are_recorded(vcpus),
+    functions_and_the_events_number_choose_too(vcpus),
     texts_of_the_kernel_are_no_users(vcpus),
     texts_of_users_choose_too(vcpus),
     texts_and_tasks_choose_without_an_exit(vcpus),
@@ -195,6 +196,38 @@ fn texts_of_users_choose_too(vcpus: u8) {
     let faults = guest.hits("null") - before;
     assert!(faults > 0);
     assert_eq!(books(&guest.status("null")), (30 + faults, 20, 10 + faults));
+    guest.engine.unregister(Selection::all()).unwrap();
+    guest.assert_unharmed();
+}
+
+fn functions_and_the_events_number_choose_too(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    let line = "do_sys_openat2 at=%ip";
+    let inside = guest.engine.symbols().unwrap().lookup("do_sys_openat2").unwrap().address.0 + 1;
+    for (event, filter) in [
+        ("in", "at.function == do_sys_openat2".to_owned()),
+        ("out", "at.function != do_sys_openat2".to_owned()),
+        ("other", "__probe_ip.function == vfs_read || at.function == vfs_read".to_owned()),
+        ("others", "!(at.function == vfs_read ) && __probe_ip.function != vfs_read".to_owned()),
+        ("number", format!("at.function == {inside:#x} && comm == \"init\"")),
+    ] {
+        probe(&guest, &format!("p:{event} {line}"), &filter, Vec::new());
+    }
+    let returns = "r:caller do_sys_openat2 fd=$retval:s32";
+    probe(&guest, returns, "__probe_func.function == do_sys_openat2", Vec::new());
+    let id = guest.status("caller").id + 1;
+    probe(&guest, &format!("p:own {line}"), &format!("common_type == {id}"), Vec::new());
+    probe(&guest, &format!("p:none {line}"), &format!("common_type == {id}"), Vec::new());
+    in_both_ways(&guest, "in", || assert_eq!(guest.work("open /dev/null 10"), 10));
+    guest.engine.drain();
+    let all = ["in", "others", "number", "caller", "own"];
+    assert_eq!(all.map(|event| books(&guest.status(event))), [(20, 20, 0); 5]);
+    let none = ["out", "other", "none"];
+    assert_eq!(none.map(|event| books(&guest.status(event))), [(20, 0, 20); 3]);
+    let mut unknown = definition(&format!("p:unknown {line}"));
+    unknown.filter = Some("at.function == no_such_function".parse().unwrap());
+    let refused = guest.engine.register(unknown).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("a function that the kernel does not have"), "{refused}");
     guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }

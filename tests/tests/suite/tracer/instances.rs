@@ -19,6 +19,8 @@ pub(crate) const CASES: &[Case] = cases![
     an_instance_has_memory_of_its_own needs [Kvm, Repeat],
     what_is_no_instance_is_refused_as_the_kernel_does needs [Kvm, Repeat],
     counts_are_exact_also_of_optimized_probes needs [Kvm],
+    users_texts_choose_in_each_place_for_itself needs [Kvm],
+    users_texts_choose_while_an_instance_comes_and_goes needs [Kvm, Repeat],
     changes_during_hits_leave_no_event_at_the_top needs [Kvm, Repeat],
     instances_outlast_a_reboot needs [Kvm, QuickBoot],
     an_instance_that_is_read_is_not_removed needs [Kvm, Repeat],
@@ -315,6 +317,106 @@ fn counts_are_exact_also_of_optimized_probes() {
     assert_eq!(text.matches(": a: (").count() as u64, CALLS);
     drop(traced.tracer);
     traced.guest.assert_unharmed();
+}
+
+/// Number of events of `a` and `b` in each trace, of opens of two files; the traces are emptied.
+fn opened(guest: &TestGuest, tracer: &Tracer) -> [[usize; 2]; 3] {
+    assert_eq!(guest.work("open /dev/null 200"), 200);
+    assert_eq!(guest.work("open / 100"), 100);
+    Traced::TRACES.map(|trace| {
+        let text = tracer.read(trace).unwrap();
+        tracer.truncate(trace).unwrap();
+        ["a", "b"].map(|event| text.matches(&format!(": {event}: (")).count())
+    })
+}
+
+fn users_texts_choose_in_each_place_for_itself() {
+    let guest = TestGuest::restored(1);
+    let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
+    let write = |path: &str, text: &str| {
+        tracer.write(path, text).unwrap_or_else(|error| panic!("{text} > {path}: {error}"));
+    };
+    write("kprobe_events", &format!("p:a {OPEN} other=%di name=%si s=+0(%si):ustring\n"));
+    write("kprobe_events", &format!("r:b {OPEN} name=$arg2\n"));
+    write("events/kprobes/filter", "name.ustring ~ \"/dev/nu*\"");
+    write("events/kprobes/enable", "1");
+    for instance in ["instances/foo", "instances/bar"] {
+        tracer.make_folder(instance).unwrap();
+        write(&format!("{instance}/events/kprobes/enable"), "1");
+    }
+    write("instances/bar/events/kprobes/filter", "name.ustring == \"/\"");
+    let condition = "hist:keys=common_pid if name.ustring == \"/\" || name.ustring == \"x\"";
+    write("instances/foo/events/kprobes/b/trigger", condition);
+    let expected = [[200; 2], [300; 2], [100; 2]];
+    assert_eq!(opened(&guest, &tracer), expected, "by breakpoints, or in part");
+    ["a", "b"].iter().for_each(|event| guest.optimize(event));
+    let before = guest.vm.exit_counts().breakpoint;
+    assert_eq!(opened(&guest, &tracer), expected, "by a detour");
+    assert_eq!(guest.vm.exit_counts().breakpoint, before, "without an exit");
+    let hist = tracer.read("instances/foo/events/kprobes/b/hist").unwrap();
+    assert!(hist.contains("    Hits: 200\n"), "{hist}");
+    // A text that no filter compared before, beside those that are compared.
+    write("instances/bar/events/kprobes/a/filter", "other.ustring == \"/\" || name == 0");
+    assert_eq!(opened(&guest, &tracer), [[200; 2], [300; 2], [0, 100]]);
+    write("instances/bar/events/kprobes/a/filter", "!(other.ustring == \"/\")");
+    ["a", "b"].iter().for_each(|event| guest.optimize(event));
+    assert_eq!(opened(&guest, &tracer), [[200; 2], [300; 2], [300, 100]]);
+    for instance in ["instances/foo", "instances/bar"] {
+        tracer.remove_folder(instance).unwrap();
+    }
+    let of_top = |guest: &TestGuest| {
+        assert_eq!(guest.work("open /dev/null 20"), 20);
+        assert_eq!(guest.work("open / 10"), 10);
+        let text = tracer.read("trace").unwrap();
+        tracer.truncate("trace").unwrap();
+        ["a", "b"].map(|event| text.matches(&format!(": {event}: (")).count())
+    };
+    assert_eq!(of_top(&guest), [20; 2]);
+    ["a", "b"].iter().for_each(|event| guest.optimize(event));
+    assert_eq!(of_top(&guest), [20; 2]);
+    let status = guest.status("a");
+    assert_eq!((status.hits, status.lost), (4 * 300 + 60, 0));
+    assert_eq!(status.hits, status.recorded + status.filtered, "{status:?}");
+    drop(tracer);
+    guest.assert_unharmed();
+}
+
+fn users_texts_choose_while_an_instance_comes_and_goes() {
+    const CALLS: u64 = 4_000;
+    /// Between two changes, each of which stops the guest.
+    const RUN: Duration = Duration::from_millis(2);
+    let guest = TestGuest::restored(1);
+    let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
+    let write = |path: &str, text: &str| {
+        tracer.write(path, text).unwrap_or_else(|error| panic!("{text} > {path}: {error}"));
+    };
+    write("kprobe_events", &format!("p:a {OPEN} name=%si\nr:b {OPEN} name=$arg2\n"));
+    write("events/kprobes/a/filter", "name.ustring == \"/\"");
+    write("events/kprobes/b/filter", "name.ustring == \"none\"");
+    write("events/kprobes/enable", "1");
+    tracer.make_folder("instances/foo").unwrap();
+    let from = guest.send(&format!("open / {CALLS}"));
+    let mut rounds = 0;
+    while guest.is_silent(from) {
+        write("instances/foo/events/kprobes/enable", "1");
+        let name = ["/", "none"][rounds % 2];
+        write("instances/foo/events/kprobes/filter", &format!("name.ustring != \"{name}\""));
+        guest.engine.optimize();
+        std::thread::sleep(RUN);
+        write("instances/foo/events/kprobes/enable", "0");
+        guest.engine.optimize();
+        std::thread::sleep(RUN);
+        rounds += 1;
+    }
+    assert_eq!(guest.answer(from, "open"), CALLS);
+    let text = tracer.read("trace").unwrap();
+    let counts = ["a", "b"].map(|event| text.matches(&format!(": {event}: (")).count() as u64);
+    assert!(rounds > 1, "{rounds}");
+    assert_eq!(counts, [CALLS, 0], "after {rounds} rounds");
+    for status in ["a", "b"].map(|event| guest.status(event)) {
+        assert_eq!((status.hits, status.lost), (CALLS, 0));
+        assert_eq!(status.hits, status.recorded + status.filtered, "{status:?}");
+    }
 }
 
 fn changes_during_hits_leave_no_event_at_the_top() {

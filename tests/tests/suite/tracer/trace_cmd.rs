@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     trace_cmd_records_while_events_happen needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_records_into_instances needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_starts_stops_and_resets_an_instance needs [Kvm, Fuse, Namespaces, TraceCmd],
+    trace_cmd_reports_synthetic_events needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_reads_each_format_and_option needs [Kvm, Fuse, Namespaces, TraceCmd],
     pages_are_taken_whole_and_tell_of_lost_events needs [Kvm, Repeat],
 ];
@@ -232,6 +233,59 @@ fn trace_cmd_starts_stops_and_resets_an_instance() {
     );
     let expected = "5\n5\n9\n2\nTracing is enabled\n0\nfoo\n7\n";
     assert_eq!(shown, expected, "trace-cmd's `reset` deletes probes, its `extract` the instance");
+}
+
+/// Of a synthetic event trace-cmd has commas between the values, by the kernel's `format`.
+fn reported_made(report: &str) -> Vec<Line> {
+    let made = lines(report).into_iter().filter(|Line(_, event, _)| event == "made");
+    made.map(|Line(context, event, args)| Line(context, event, args.replace(", ", " "))).collect()
+}
+
+fn trace_cmd_reports_synthetic_events() {
+    const OPENS: usize = 600;
+    let service = Service::restored(1);
+    let mounted = Mounted::new(&service);
+    append(
+        &service,
+        "synthetic_events",
+        "made u64 lat; s32 fd; u16 n; s8 m; bool is; pid_t pid; char who[16]; char file[]; gfp_t g; \
+         unsigned long at; char last[]",
+    );
+    append(&service, "kprobe_events", "p:open do_sys_openat2");
+    append(
+        &service,
+        "kprobe_events",
+        "r:opened do_sys_openat2 fd=$retval:s32 file=+0($arg2):string bad=+0(\\1):string",
+    );
+    append(&service, "events/kprobes/open/trigger", "hist:keys=common_pid:t=common_timestamp");
+    append(
+        &service,
+        "events/kprobes/opened/trigger",
+        "hist:keys=common_pid:lat=common_timestamp-$t:onmatch(kprobes.open)\
+         .made($lat,fd,65535,7,1,common_pid,comm,file,3264,18446744073709551615,bad)",
+    );
+    assert_eq!(mounted.run("trace-cmd check-events 2>&1"), "");
+    append(&service, "events/synthetic/made/enable", "1");
+    work(&service, &format!("open /dev/null {OPENS}"));
+    work(&service, "open /init 1");
+    let trace = cat(&service, "trace");
+    let shown = lines(&trace);
+    assert_eq!(shown.len(), OPENS + 1, "{trace}");
+    let report = mounted.run("trace-cmd extract -o dat >&2; trace-cmd report -t dat");
+    assert_eq!(reported_made(&report), shown, "{report}");
+    let last = &shown.last().unwrap().2;
+    assert!(last.contains(" who=init file=/init g=cc0 at=18446744073709551615 "), "{last}");
+    assert!(!report.contains("EVENTS DROPPED"), "{report}");
+
+    append(&service, "events/synthetic/made/enable", "0");
+    let record = |of: &str| {
+        let report = mounted.run(&format!(
+            "trace-cmd record -q --nosplice {of} -e synthetic:made -f 'lat > 0' -o dat \
+             \"$EXOPROBE\" vm send open /dev/null {OPENS} >&2; trace-cmd report -t dat"
+        ));
+        report.lines().filter(|line| line.contains(" made: lat=")).count()
+    };
+    assert_eq!((record(""), record("-B foo")), (OPENS, OPENS));
 }
 
 fn trace_cmd_reads_each_format_and_option() {
