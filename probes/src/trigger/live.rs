@@ -259,6 +259,12 @@ impl Triggers {
         in_instances.chain(all.filter_map(|live| live.filter.as_ref()))
     }
 
+    /// The trace instances that have the event enabled.
+    pub(crate) fn shown_in(&self) -> impl Iterator<Item = &Arc<TraceInstance>> {
+        let enabled = self.takers.iter().filter(|taker| taker.enabled.load(Ordering::SeqCst));
+        enabled.map(|taker| &taker.instance)
+    }
+
     /// Number of triggers, and one for those that switch this event; not those of instances.
     pub(crate) fn number(&self) -> usize {
         self.list.len() + usize::from(self.is_switched)

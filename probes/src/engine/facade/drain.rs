@@ -109,17 +109,13 @@ impl RecordedProbe {
 /// Makes hits of synthetic events, which may have more made by their own triggers.
 fn make(registry: &Registry, made: Vec<MadeEvent>, cause: &Cause, taken: &mut Taken) {
     let (mut waiting, mut left) = (VecDeque::from(made), MADE_MAX.min(taken.may_make));
-    while let Some(MadeEvent { definition, values }) = waiting.pop_front() {
+    while left > 0
+        && let Some(MadeEvent { definition, values }) = waiting.pop_front()
+    {
         let Some(event) = registry.synthetic_named(&definition.name) else { continue };
         let triggers = event.triggers();
         if triggers.is_none() && !event.is_enabled() {
             continue;
-        }
-        if left == 0 {
-            // This one, and those that wait after it.
-            let count = 1 + waiting.len() as u64;
-            taken.steps.push(Step::Unmade { vcpu: cause.vcpu(), count });
-            return;
         }
         left -= 1;
         taken.may_make -= 1;
@@ -136,6 +132,20 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: &Cause, taken: &mut Ta
             None => {}
         }
     }
+    waiting.iter().for_each(|made| leave_out(registry, made, cause, taken));
+}
+
+/// Counts a synthetic event that is not made: at the top, and in the trace instances that have it
+/// enabled.
+fn leave_out(registry: &Registry, made: &MadeEvent, cause: Cause, taken: &mut Taken) {
+    let Some(event) = registry.synthetic_named(&made.definition.name) else { return };
+    let unmade = || Step::Unmade { vcpu: cause.vcpu(), count: 1 };
+    let triggers = event.triggers();
+    if event.is_enabled() || triggers.as_ref().is_some_and(|triggers| triggers.number() > 0) {
+        taken.steps.push(unmade());
+    }
+    let instances = triggers.iter().flat_map(|triggers| triggers.shown_in());
+    taken.given.extend(instances.map(|instance| (Arc::clone(instance), unmade())));
 }
 
 impl Engine {

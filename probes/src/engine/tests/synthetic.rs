@@ -97,11 +97,16 @@ fn a_histogram_that_makes_its_own_event_ends() {
     let fake = pairs();
     trigger(&fake, "hist:keys=who:onmatch(synthetic.pair).pair(lat,who,val)").unwrap();
     trigger(&fake, "hist:keys=val:onmatch(synthetic.pair).pair(val,who,lat)").unwrap();
+    let [shows, other] = [(); 2].map(|()| fake.engine.add_instance(1 << 20).unwrap());
+    let pair = [(SYNTHETIC_GROUP.into(), "pair".into())];
+    fake.engine.set_enabled_in(&shows, &pair, true).unwrap();
     fake.run_all(&[WORK, FAR_OFF]);
     let hists = fake.engine.histograms(SYNTHETIC_GROUP, "pair").unwrap();
     assert_eq!(hists.iter().map(|hist| hist.hits).collect::<Vec<_>>(), [64, 64]);
     let unmade = || fake.engine.events().cpu_statistics(0).unmade;
     assert_eq!(unmade(), 65, "each of 64 makes two, of which 63 are made");
+    let unmade_in = [&shows, &other].map(|of| of.events().cpu_statistics(0).unmade);
+    assert_eq!(unmade_in, [65, 0], "it is enabled in the one alone");
     fake.engine.events().set_tracing(false);
     fake.run_all(&[WORK, FAR_OFF]);
     fake.engine.drain();

@@ -248,21 +248,22 @@ fn trace_cmd_reports_synthetic_events() {
     append(
         &service,
         "synthetic_events",
-        "made u64 lat; s32 fd; u16 n; s8 m; bool is; pid_t pid; char who[16]; char file[]; gfp_t g; \
+        "made u64 lat; s32 fd; u16 n; s8 m; int pid; char who[16]; char file[]; gfp_t g; \
          unsigned long at; char last[]",
     );
     append(&service, "kprobe_events", "p:open do_sys_openat2");
     append(
         &service,
         "kprobe_events",
-        "r:opened do_sys_openat2 fd=$retval:s32 file=+0($arg2):string bad=+0(\\1):string",
+        "r:opened do_sys_openat2 fd=$retval:s32 file=+0($arg2):string bad=+0(\\1):string \
+         nn=\\65535:u16 mm=\\17:s8 gg=\\3264:u32",
     );
     append(&service, "events/kprobes/open/trigger", "hist:keys=common_pid:t=common_timestamp");
     append(
         &service,
         "events/kprobes/opened/trigger",
         "hist:keys=common_pid:lat=common_timestamp-$t:onmatch(kprobes.open)\
-         .made($lat,fd,65535,7,1,common_pid,comm,file,3264,18446744073709551615,bad)",
+         .made($lat,fd,nn,mm,common_pid,comm,file,gg,18446744073709551615,bad)",
     );
     assert_eq!(mounted.run("trace-cmd check-events 2>&1"), "");
     append(&service, "events/synthetic/made/enable", "1");
