@@ -42,11 +42,7 @@ pub(super) fn definitions() -> Vec<Session> {
     for word in ["synthetic", "synthetic:lat", "lat", "synthetic:*"] {
         sessions.push(state(define().append("set_event", word)));
     }
-    let traced = || none().append(file, "lat u64 a1; unsigned long[] s1; u8 e1\n");
-    for text in list("triggers of back-traces") {
-        sessions.push(state(traced().append(&format!("{of}/trigger"), &text)));
-    }
-    sessions.push(state(traced().append(&format!("{of}/filter"), "e1 == 1")));
+    sessions.extend(back_traces(of).into_iter().map(state));
     sessions.push(state(define().append("events/synthetic/enable", "1")));
     sessions.push(state(define().append("events/synthetic/filter", "a1 == 1")));
     sessions.push(state(define().replace(file, "")));
@@ -66,6 +62,20 @@ pub(super) fn definitions() -> Vec<Session> {
     let switched = switched.append(file, "lat u64 a1").append("events/kprobes/e/trigger", switch);
     sessions.push(state(switched.clone()).read("events/kprobes/e/trigger"));
     sessions.push(state(switched.append(file, "!lat")).read("events/kprobes/e/trigger"));
+    sessions
+}
+
+/// A synthetic event with a back-trace, whose folder is `of`, and what is written to its files.
+fn back_traces(of: &str) -> Vec<Session> {
+    let define = || {
+        let none = Session::of_definitions(&[]);
+        none.append("synthetic_events", "lat u64 a1; unsigned long[] s1; u8 e1\n")
+    };
+    let [trigger, filter] = ["trigger", "filter"].map(|name| format!("{of}/{name}"));
+    let texts = list("triggers of back-traces");
+    let mut sessions: Vec<Session> =
+        texts.iter().map(|text| define().append(&trigger, text)).collect();
+    sessions.push(define().append(&filter, "e1 == 1"));
     sessions
 }
 
