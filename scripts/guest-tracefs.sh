@@ -40,12 +40,15 @@ echo "0-$((${#cpus[@]} - 1))" >"$files/possible"
 # Without names, addresses stay numbers: those of the host would be wrong, and so would its modules be.
 : >"$files/kallsyms"
 : >"$files/modules"
+# perf compares the notes with a vmlinux; without any, it takes the one that it is given.
+: >"$files/notes"
 if [ -n "$kallsyms" ]; then
     cp "$kallsyms" "$files/kallsyms"
 fi
 mount --bind "$files/ftrace_enabled" /proc/sys/kernel/ftrace_enabled
 mount --bind "$files/possible" /sys/devices/system/cpu/possible
 mount --bind "$files/kallsyms" /proc/kallsyms
+mount --bind "$files/notes" /sys/kernel/notes
 if [ -e /proc/modules ]; then
     mount --bind "$files/modules" /proc/modules
 fi

@@ -4,7 +4,7 @@
  *   formats FILE...
  *
  *   event SYSTEM NAME ID parsed|failed      `failed`: the fields are known, the print format is not
- *   common|field NAME OFFSET SIZE ELEMENTS ELEMENT_SIZE FLAGS TYPE
+ *   common|field NAME OFFSET SIZE FLAGS TYPE
  *   arguments NUMBER                        of the print format
  *
  * SYSTEM is the file's second last folder. FLAGS are letters: s signed, a array, d dynamic, t text, p pointer, l long; or -.
@@ -29,8 +29,7 @@ static void print_fields(const char *kind, const struct tep_format_field *field)
 	};
 
 	for (; field; field = field->next) {
-		printf("%s %s %d %d %u %u ", kind, field->name, field->offset, field->size, field->arraylen,
-		       field->elementsize);
+		printf("%s %s %d %d ", kind, field->name, field->offset, field->size);
 		int any = 0;
 		for (size_t i = 0; i < sizeof(letters) / sizeof(*letters); i++)
 			if (field->flags & letters[i].flag)

@@ -5,7 +5,8 @@
  *
  *   STREAM TASK-PID CPU NANOSECONDS EVENT INFO
  *
- * Tabs are between them. STREAM counts from 0: the file, then each instance in it. Line ends in INFO are blanks.
+ * Tabs are between them. The library takes only a FILE whose name ends in `.dat`.
+ * STREAM counts from 0: the file, then each instance in it. Line ends in INFO are blanks.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,9 +13,15 @@ pub(crate) const CASES: &[Case] = cases![
     perf_refuses_what_may_not_be_probed needs [Kvm, Fuse, Namespaces, Perf],
 ];
 
-/// A place as perf writes it.
-fn from_text(name: &str, offset: u64) -> String {
-    format!("_text+{}", address(name).0 - address("_text").0 + offset)
+/// Bytes between the begin of the kernel's text, from where perf counts, and a function.
+fn from_text(function: &str) -> u64 {
+    address(function).0 - address("_text").0
+}
+
+/// Names and arguments of events, in order of time.
+fn shown_events(trace: &str) -> Vec<String> {
+    let lines = lines(trace).into_iter();
+    lines.map(|Line(_, event, args)| format!("{event} {args}")).collect()
 }
 
 fn perf_adds_lists_and_deletes_probes() {
@@ -25,26 +31,35 @@ fn perf_adds_lists_and_deletes_probes() {
     let shown = mounted.run(
         "perf probe --add 'opening=do_sys_openat2 dfd=%di:s32 name=+0(%si):ustring' 2>&1
         perf probe --add 'do_sys_openat2%return fd=$retval:s32' 2>&1
-        perf probe --add 'sc:inside=__x64_sys_getpid+4 $comm' 2>&1
+        for at in 1 2 3 4 5 6; do perf probe --add \"sc:inside=do_sys_openat2+$at \\$comm\" 2>&1 && break; done
         perf probe --list; perf list 'probe:*'",
     );
     assert!(shown.contains("probe:opening        (on do_sys_openat2 with dfd"), "{shown}");
-    let (entry, inside) = (from_text("do_sys_openat2", 0), from_text("__x64_sys_getpid", 4));
+    assert!(shown.contains("sc:inside            (on do_sys_openat2+"), "{shown}");
+    assert!(shown.contains("kprobes:mine "), "{shown}");
+    let entry = from_text("do_sys_openat2");
     let expected = format!(
         "p:kprobes/mine __x64_sys_getpid\n\
-         p:probe/opening {entry} dfd=%di:s32 name=+u0(%si):ustring\n\
-         r:probe/do_sys_openat2__return {entry} fd=$retval:s32\n\
-         p:sc/inside {inside} comm=$comm\n"
+         p:probe/opening _text+{entry} dfd=%di:s32 name=+0(%si):ustring\n\
+         r:probe/do_sys_openat2__return _text+{entry} fd=$retval:s32\n"
     );
-    assert_eq!(cat(&service, "kprobe_events"), expected);
+    let listed = cat(&service, "kprobe_events");
+    let inside = listed.strip_prefix(&expected).unwrap_or_else(|| panic!("{listed}"));
+    assert!(
+        inside.starts_with("p:sc/inside _text+") && inside.ends_with(" arg1=$comm\n"),
+        "{inside}"
+    );
     append(&service, "events/probe/enable", "1");
     append(&service, "events/sc/enable", "1");
     work(&service, "open /dev/null 2");
-    work(&service, "getpid 3");
     let trace = cat(&service, "trace");
-    let of = |event: &str| lines(&trace).into_iter().filter(|line| line.1 == event).count();
-    let events = ["opening", "do_sys_openat2__return", "inside"];
-    assert_eq!(events.map(of), [2, 2, 3], "{trace}");
+    let shown = shown_events(&trace);
+    let expected = [
+        "opening dfd=-100 name=\"/dev/null\"",
+        "inside arg1=\"init\"",
+        "do_sys_openat2__return fd=3",
+    ];
+    assert_eq!(shown, [expected, expected].concat(), "{trace}");
 
     append(&service, "events/enable", "0");
     let shown = mounted.run("perf probe --del 'probe:*' 2>&1; perf probe --del sc:inside 2>&1");
@@ -62,7 +77,10 @@ fn perf_adds_each_function_of_a_pattern() {
     let listed = cat(&service, "kprobe_events");
     assert_eq!(listed.lines().count(), functions.len(), "{listed}");
     for function in functions {
-        assert!(listed.contains(&format!(" {} ", from_text(function, 0))), "{function}: {listed}");
+        assert!(
+            listed.contains(&format!(" _text+{} ", from_text(function))),
+            "{function}: {listed}"
+        );
     }
 }
 
@@ -73,30 +91,45 @@ fn perf_reads_arguments_and_lines_from_debug_info() {
     let shown = mounted.run(&format!(
         "probe() {{ perf probe -k {} \"$@\" 2>&1; }}
         probe --vars do_sys_openat2
-        probe --add 'opening=do_sys_openat2 dfd filename@user:string how->flags'
+        probe --add 'opening=do_sys_openat2 dfd filename:string@user how->flags'
+        for line in {{1..20}}; do probe --add \"l:line=do_sys_openat2:$line dfd\" && break; done
         probe --list",
         vmlinux.display()
     ));
-    assert!(shown.contains("filename"), "{shown}");
-    append(&service, "events/probe/enable", "1");
+    assert!(
+        shown.contains("char*\tfilename") && shown.contains("struct open_how*\thow"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("(on do_sys_openat2@fs/open.c with dfd filename_string flags)"),
+        "{shown}"
+    );
+    let listed = cat(&service, "kprobe_events");
+    let expected = format!(
+        "p:probe/opening _text+{} dfd=%di:s32 filename_string=+u0(%si):string flags=+0(%dx):x64\n\
+         p:l/line _text+",
+        from_text("do_sys_openat2")
+    );
+    assert!(listed.starts_with(&expected), "{listed}");
+    append(&service, "events/enable", "1");
     work(&service, "open /dev/null 2");
     let trace = cat(&service, "trace");
-    let shown = lines(&trace);
-    assert_eq!(shown.len(), 2, "{trace}");
-    for Line(_, event, args) in shown {
-        assert_eq!(event, "opening");
-        assert!(args.contains("dfd=-100") && args.contains("=\"/dev/null\""), "{args}");
-    }
+    let shown = shown_events(&trace);
+    let expected = ["opening dfd=-100 filename_string=\"/dev/null\" flags=0x8000", "line dfd=-100"];
+    assert_eq!(shown, [expected, expected].concat(), "{trace}");
 }
 
 fn perf_refuses_what_may_not_be_probed() {
     let service = Service::restored(1);
     let mounted = Mounted::new(&service);
-    let shown = mounted.run(
-        "perf probe --add 'asm_exc_int3 %ax' 2>&1 || true
-        perf probe --add 'no_such_function' 2>&1 || true
-        perf probe --add 'do_sys_openat2+1' 2>&1 || true",
-    );
-    assert!(shown.contains("Error: Failed to add events"), "{shown}");
-    assert_eq!(cat(&service, "kprobe_events"), "");
+    for (probe, reason) in [
+        ("asm_exc_nmi %ax", "asm_exc_nmi is blacklisted function"),
+        ("no_such_function", "Failed to find symbol no_such_function"),
+        ("do_sys_openat2+1000000", "is bigger than the size of do_sys_openat2"),
+        ("do_sys_openat2%return x=%nope", "Invalid argument"),
+    ] {
+        let shown = mounted.run(&format!("! perf probe --add '{probe}' 2>&1"));
+        assert!(shown.contains(reason), "{probe}: {shown}");
+        assert_eq!(cat(&service, "kprobe_events"), "", "{probe}");
+    }
 }

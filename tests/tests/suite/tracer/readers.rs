@@ -68,8 +68,8 @@ fn kernelshark_lists_what_the_trace_shows(vcpus: u8) {
     let trace = cat(&service, "trace");
     let shown = lines(&trace);
     assert_eq!(shown.len(), 2 * 5 + 300 * usize::from(vcpus) + 1, "{trace}");
-    let _ = mounted.run("trace-cmd extract -o dat >&2");
-    let listed = entries(&mounted.file("dat"));
+    let _ = mounted.run("trace-cmd extract -o trace.dat >&2");
+    let listed = entries(&mounted.file("trace.dat"));
     assert!(listed.iter().all(|(stream, _)| *stream == 0));
     let listed: Vec<Line> = listed.into_iter().map(|(_, line)| line).collect();
     let differs = shown.iter().zip(&listed).find(|(shown, listed)| shown != listed);
@@ -81,10 +81,10 @@ fn kernelshark_opens_each_instance() {
     let mounted = Mounted::new(&service);
     append(&service, "kprobe_events", &format!("p:getpid {GETPID}\np:other {GETPID}"));
     let _ = mounted.run(
-        "trace-cmd record -q --nosplice -e kprobes:other -B foo -e kprobes:getpid -o dat \
+        "trace-cmd record -q --nosplice -e kprobes:other -B foo -e kprobes:getpid -o trace.dat \
          \"$EXOPROBE\" vm send getpid 200 >&2",
     );
-    let listed = entries(&mounted.file("dat"));
+    let listed = entries(&mounted.file("trace.dat"));
     let of = |wanted: u32, name: &str| {
         listed.iter().filter(|(stream, line)| (*stream, &*line.1) == (wanted, name)).count()
     };
@@ -208,20 +208,19 @@ const MADE: [(&str, &str, usize, &str, usize); 9] = [
     ("i", "pid_t", 4, "s", 8),
 ];
 
-/// As `formats` prints it: no array has its number of elements in the declaration, so libtraceevent
-/// counts none.
-fn field(name: &str, at: usize, size: usize, element: usize, flags: &str, ty: &str) -> String {
-    format!("field {name} {at} {size} 0 {element} {flags} {ty}\n")
+/// As `formats` prints it.
+fn field(name: &str, at: usize, size: usize, flags: &str, ty: &str) -> String {
+    format!("field {name} {at} {size} {flags} {ty}\n")
 }
 
 /// What `formats` prints of an event before its fields.
 fn head(service: &Service, group: &str, name: &str, is: &str) -> String {
     let id = cat(service, &format!("events/{group}/{name}/id"));
     format!(
-        "event {group} {name} {} {is}\ncommon common_type 0 2 0 2 - unsigned short\n\
-         common common_flags 2 1 0 1 - unsigned char\n\
-         common common_preempt_count 3 1 0 1 - unsigned char\n\
-         common common_pid 4 4 0 4 s int\n",
+        "event {group} {name} {} {is}\ncommon common_type 0 2 - unsigned short\n\
+         common common_flags 2 1 - unsigned char\n\
+         common common_preempt_count 3 1 - unsigned char\n\
+         common common_pid 4 4 s int\n",
         id.trim()
     )
 }
@@ -243,8 +242,7 @@ fn libtraceevent_reads_each_format_as_its_definition_says() {
         let mut end = 8;
         for (ty, name, element, elements, flags) in fields {
             let size = element * elements;
-            let element = if *ty == TEXT { 1 } else { *element };
-            expected += &field(name, end, size, element, flags, ty);
+            expected += &field(name, end, size, flags, ty);
             end += size;
         }
         writeln!(expected, "arguments {printed}").unwrap();
@@ -254,8 +252,7 @@ fn libtraceevent_reads_each_format_as_its_definition_says() {
     let mut expected = head(&service, "synthetic", "made", "parsed");
     let mut end = 8;
     for (name, ty, size, flags, room) in MADE {
-        let element = if ty.contains("char[]") { 1 } else { size };
-        expected += &field(name, end, size, element, flags, ty);
+        expected += &field(name, end, size, flags, ty);
         end += room;
     }
     assert_eq!(read("synthetic", "made"), expected + "arguments 9\n");
@@ -265,12 +262,12 @@ fn libtraceevent_reads_each_format_as_its_definition_says() {
     assert!(names.contains(" parsed\n") && names.matches(" sadt ").count() == 2, "{names}");
     // The library takes no array of texts; of such an event it knows the fields before that.
     let expected = head(&service, "kprobes", "failed", "failed")
-        + &field("__probe_ip", 8, 8, 8, "l", "unsigned long")
+        + &field("__probe_ip", 8, 8, "l", "unsigned long")
         + "arguments 0\n";
     assert_eq!(read("kprobes", "failed"), expected);
     for (name, fields) in [
-        ("print", "field ip 8 8 0 8 l unsigned long\nfield buf 16 0 0 1 at char[]\n"),
-        ("kernel_stack", "field size 8 4 0 4 s int\nfield caller 16 0 0 8 al unsigned long[]\n"),
+        ("print", "field ip 8 8 l unsigned long\nfield buf 16 0 at char[]\n"),
+        ("kernel_stack", "field size 8 4 s int\nfield caller 16 0 al unsigned long[]\n"),
     ] {
         let expected = head(&service, "ftrace", name, "parsed") + fields + "arguments 1\n";
         assert_eq!(read("ftrace", name), expected);
