@@ -57,8 +57,8 @@ impl Drop for Mounted<'_> {
 pub(crate) struct Line(pub(crate) String, pub(crate) String, pub(crate) String);
 
 impl Line {
-    /// A line of `TASK [CPU] SECONDS.MICROSECONDS`, with that in which trace-cmd's and KernelShark's
-    /// are other than the tracer's left out.
+    /// A line of `TASK [CPU] SECONDS.MICROSECONDS`. Leaves out how trace-cmd's and KernelShark's
+    /// differ from the tracer's.
     pub(crate) fn new(context: &str, event: &str, rest: &str) -> Self {
         let rest = rest.trim();
         // They have another name for the task of number 0, and show the event of a mark.

@@ -57,7 +57,7 @@ fn perf_adds_lists_and_deletes_probes() {
     let expected = [
         "opening dfd=-100 name=\"/dev/null\"",
         "inside arg1=\"init\"",
-        "do_sys_openat2__return fd=3",
+        "do_sys_openat2__return fd=4",
     ];
     assert_eq!(shown, [expected, expected].concat(), "{trace}");
 
