@@ -31,6 +31,7 @@ build() {
     mkdir "$result/lib" || return
     find "$tree" -name '*.so.*' ! -name 'libkshark-*' -exec cp -P -t "$result/lib" {} + || return
     # The libraries are beside the programs, wherever the folder is; those of the libraries, too (DT_RPATH).
+    # shellcheck disable=SC2016 # for the loader, not a shell variable
     compile() {
         gcc -O1 -Wall -Wextra -Werror -o "$result/$1" "$sources/$1.c" -isystem "$tree/usr/include" \
             -L "$result/lib" -Wl,-rpath,'$ORIGIN/lib' -Wl,--disable-new-dtags "${@:2}"

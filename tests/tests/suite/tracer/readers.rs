@@ -74,6 +74,18 @@ fn kernelshark_lists_what_the_trace_shows(vcpus: u8) {
     let listed: Vec<Line> = listed.into_iter().map(|(_, line)| line).collect();
     let differs = shown.iter().zip(&listed).find(|(shown, listed)| shown != listed);
     assert_eq!((differs, shown.len()), (None, listed.len()));
+
+    append(&service, "events/g/opened/trigger", "stacktrace");
+    work(&service, "open /dev/null 2");
+    let _ = mounted.run("trace-cmd extract -o trace.dat >&2");
+    let listed = entries(&mounted.file("trace.dat"));
+    let events = ["opened", "kernel_stack"].map(|event| {
+        listed
+            .iter()
+            .filter(|(_, Line(context, name, _))| name == event && context.starts_with("init-1 "))
+            .count()
+    });
+    assert_eq!(events, [2, 2], "{listed:?}");
 }
 
 fn kernelshark_opens_each_instance() {
