@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command that finds a guest's tracer where this host's own would be, for trace-cmd and other programs that look
-# only there.
+# Runs a command that finds a guest's tracer where this host's own would be, for trace-cmd, perf and other programs that
+# look only there.
 #
 #   scripts/guest-tracefs.sh [--kallsyms FILE] DIR COMMAND [ARGUMENT...]
 #
@@ -37,15 +37,24 @@ trap 'rm -rf "$files"' EXIT
 # trace-cmd writes to this switch of the host's, and reads one file for each CPU.
 echo 1 >"$files/ftrace_enabled"
 echo "0-$((${#cpus[@]} - 1))" >"$files/possible"
-# Without names, addresses stay numbers: those of the host would be wrong.
+# Without names, addresses stay numbers: those of the host would be wrong, and so would its modules be.
 : >"$files/kallsyms"
+: >"$files/modules"
+# perf compares the notes with a vmlinux; without any, it takes the one that it is given.
+: >"$files/notes"
 if [ -n "$kallsyms" ]; then
     cp "$kallsyms" "$files/kallsyms"
 fi
 mount --bind "$files/ftrace_enabled" /proc/sys/kernel/ftrace_enabled
 mount --bind "$files/possible" /sys/devices/system/cpu/possible
 mount --bind "$files/kallsyms" /proc/kallsyms
+mount --bind "$files/notes" /sys/kernel/notes
+if [ -e /proc/modules ]; then
+    mount --bind "$files/modules" /proc/modules
+fi
 mount --bind "$dir" $tracing
+# perf looks for kprobes/blacklist in debugfs; the guest's is in this folder.
+export DEBUGFS_PATH=$tracing
 status=0
 "$@" || status=$?
 exit "$status"

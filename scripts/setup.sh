@@ -23,8 +23,8 @@ while [ $# -gt 0 ]; do
         packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
         # The network stack that guests are tested with, and the tool for tap interfaces.
         packages+=(passt iproute2)
-        # The reader of the kernel's own trace files.
-        packages+=(trace-cmd)
+        # Programs over the kernel's own trace files. scripts/trace-readers.sh fetches libraries.
+        packages+=(trace-cmd linux-perf)
         # The proxy of docs/security.md, its certificates' maker, and the judge of packaging/.
         packages+=(stunnel4 openssl systemd)
         shift

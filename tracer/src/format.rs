@@ -8,11 +8,11 @@ use exoprobe_probes::{EventField, ProbeKind};
 
 use crate::node::FtraceEvent;
 
-/// Number of the event of texts of `trace_marker`; those of probes and synthetic events are
-/// smaller.
-pub(crate) const MARK_ID: u16 = u16::MAX;
+/// Number of the event of texts of `trace_marker`. KernelShark reads numbers with a sign: a larger
+/// one is no event there.
+pub(crate) const MARK_ID: u16 = 0x7fff;
 /// Number of the event of back-traces.
-pub(crate) const STACK_ID: u16 = u16::MAX - 1;
+pub(crate) const STACK_ID: u16 = 0x7ffe;
 
 /// Where the fields that every event has end.
 const COMMON: usize = 8;

@@ -10,13 +10,15 @@ use crate::pages::DATA_MAX;
 use crate::synthetic;
 
 /// The records of an event: its own, and one of its back-trace. None if its number does not fit
-/// into a record, or the fields of a synthetic event do not fit into a page.
+/// into a record or is one of those of `ftrace`, or the fields of a synthetic event do not fit into
+/// a page.
 pub(crate) fn records(taken: &TakenEvent<'_>) -> Vec<Vec<u8>> {
     let TakenEvent { event, id, shapes, synthetic, .. } = taken;
     if let Some((_, RecordedValue::Text(text))) = event.args.first().filter(|_| event.is_mark) {
         return vec![mark(event, text)];
     }
-    let Some(id) = u16::try_from(*id).ok().filter(|id| *id < STACK_ID) else { return Vec::new() };
+    let is_free = |id: &u16| ![MARK_ID, STACK_ID].contains(id);
+    let Some(id) = u16::try_from(*id).ok().filter(is_free) else { return Vec::new() };
     if let Some(definition) = synthetic {
         return made(event, id, definition).into_iter().collect();
     }
@@ -352,17 +354,18 @@ mod tests {
         };
         assert_eq!(words(&found[0]), [0xffff_ffff_8100_0000, 0x20]);
         assert_eq!(layout(ProbeKind::Kretprobe, &[]), [(8, 8), (16, 8)]);
-        assert_eq!((words(&found[1]), &found[1][..2]), (vec![2, 0x30, 0x40], &[0xfe, 0xff][..]));
+        assert_eq!((words(&found[1]), &found[1][..2]), (vec![2, 0x30, 0x40], &[0xfe, 0x7f][..]));
         let mut mark = event(vec![("buf", RecordedValue::Text("hello".into()))]);
         mark.is_mark = true;
         let [record] = &*records(&taken(mark, &[("string", None)])) else { panic!("one record") };
-        assert_eq!((&record[..2], &record[16..]), (&[0xff, 0xff][..], &b"hello\0"[..]));
+        assert_eq!((&record[..2], &record[16..]), (&[0xff, 0x7f][..], &b"hello\0"[..]));
     }
 
     #[test]
-    fn an_event_whose_number_is_too_large_has_no_record() {
+    fn an_event_whose_number_is_too_large_or_taken_has_no_record() {
         let of = |id| records(&TakenEvent { id, ..taken(event(vec![]), &[]) }).len();
-        assert_eq!([1, 65_533, 65_534, 65_535, 65_536].map(of), [1, 1, 0, 0, 0]);
+        assert_eq!([1, 32_765, 32_766, 32_767, 32_768].map(of), [1, 1, 0, 0, 1]);
+        assert_eq!([65_535, 65_536].map(of), [1, 0]);
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
     LACKS_ENV, NO_APT, NO_BPFTRACE_TOOLS, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE,
-    NO_HUGE_PAGES, NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL,
+    NO_HUGE_PAGES, NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PERF, NO_PYTHON, NO_SHELL,
     NO_STUNNEL, NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_TRACE_CMD, NO_USER_NAMESPACES, PART_ENV,
     PROGRESS_ENV, REPORT_ENV,
 };
@@ -234,6 +234,7 @@ impl Plan {
                 | NO_LANDLOCK
                 | NO_NAMESPACES
                 | NO_PASST
+                | NO_PERF
                 | NO_PYTHON
                 | NO_SHELL
                 | NO_STUNNEL

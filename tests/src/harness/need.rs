@@ -85,6 +85,9 @@ pub enum Need {
     /// trace-cmd, which is in Debian's package of that name, and this source tree, whose script it
     /// is run by.
     TraceCmd,
+    /// perf, which is in Debian's package linux-perf, and this source tree, whose script it is run
+    /// by.
+    Perf,
     /// Debian's apt, and this source tree, whose scripts unpack packages.
     Apt,
 }
@@ -152,6 +155,9 @@ pub const NO_BPFTRACE_TOOLS: &str = "no tools of bpftrace here: `make setup-lab`
 /// Why a case that needs [`Need::TraceCmd`] is skipped where there is none.
 pub const NO_TRACE_CMD: &str = "no trace-cmd or no source tree here: `make setup-lab` installs it";
 
+/// Why a case that needs [`Need::Perf`] is skipped where there is none.
+pub const NO_PERF: &str = "no perf or no source tree here: `make setup-lab` installs it";
+
 /// Why a case that needs [`Need::Apt`] is skipped where there is none.
 pub const NO_APT: &str = "no apt-get or no source tree here";
 
@@ -159,7 +165,7 @@ pub const NO_APT: &str = "no apt-get or no source tree here";
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 34] = [
+const NAMES: [(Need, &str); 35] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -193,6 +199,7 @@ const NAMES: [(Need, &str); 34] = [
     (Need::Stunnel, "stunnel"),
     (Need::BpftraceTools, "bpftrace_tools"),
     (Need::TraceCmd, "trace_cmd"),
+    (Need::Perf, "perf"),
     (Need::Apt, "apt"),
 ];
 
@@ -270,6 +277,7 @@ impl Need {
             }
             Self::BpftraceTools => require(has_bpftrace_tools(), NO_BPFTRACE_TOOLS),
             Self::TraceCmd => require(has_trace_cmd(), NO_TRACE_CMD),
+            Self::Perf => require(has_perf(), NO_PERF),
             Self::Apt => require(has_apt(), NO_APT),
             Self::HugePages => require(crate::host_pages::can_be_changed(), NO_HUGE_PAGES),
             Self::Namespaces
@@ -318,6 +326,10 @@ fn require(given: bool, reason: &str) -> Result<(), Lack> {
 
 fn has_trace_cmd() -> bool {
     succeeds("trace-cmd", &["options"]) && crate::python::script().exists()
+}
+
+fn has_perf() -> bool {
+    succeeds("perf", &["version"]) && crate::python::script().exists()
 }
 
 fn has_apt() -> bool {

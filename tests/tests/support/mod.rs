@@ -4,6 +4,7 @@ pub(crate) mod devices;
 pub(crate) mod frames;
 pub(crate) mod histograms;
 pub(crate) mod jails;
+pub(crate) mod mounted;
 pub(crate) mod network;
 pub(crate) mod pahole;
 pub(crate) mod planted;

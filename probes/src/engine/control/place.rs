@@ -30,6 +30,9 @@ const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 const CALL: u8 = 0xe8;
 /// The first byte of a jmp with a 32-bit displacement. The kernel optimizes no kprobe on one.
 const JMP: u8 = 0xe9;
+/// Symbols of where the kernel's text begins. perf writes every place in the kernel as an offset
+/// from one of them.
+const TEXT_STARTS: [&str; 2] = ["_text", "_stext"];
 /// Landing pad of indirect branches (CET).
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -53,7 +56,11 @@ pub(crate) fn find(
     symbols: &SymbolTable,
     definition: &ProbeDefinition,
 ) -> Result<Place, ProbeError> {
+    let is_text_start = |name: &str| TEXT_STARTS.contains(&name);
     let at = match (&definition.symbol_name, definition.addr) {
+        (Some(name), _) if is_text_start(name) => {
+            symbols.lookup_function(name)?.address.wrapping_add(definition.offset)
+        }
         (Some(name), _) => {
             let symbol = symbols.lookup_function(name)?;
             let bounds = symbols.function_at(symbol.address);
@@ -75,7 +82,8 @@ pub(crate) fn find(
     if wants_entry && !is_entry {
         return Err(ProbeError::NotEntry(at));
     }
-    let (symbol, offset) = match (definition.symbol_name.as_deref(), symbols.resolve(at)) {
+    let function = definition.symbol_name.as_deref().filter(|name| !is_text_start(name));
+    let (symbol, offset) = match (function, symbols.resolve(at)) {
         // The symbol always includes the module's name.
         (Some(name), Some(found)) if !name.contains(':') => {
             (Some(SymbolOffset { name, ..found }.qualified_name()), definition.offset)

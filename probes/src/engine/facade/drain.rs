@@ -137,7 +137,7 @@ fn make(registry: &Registry, made: Vec<MadeEvent>, cause: &Cause, taken: &mut Ta
 
 /// Counts a synthetic event that is not made: at the top, and in the trace instances that have it
 /// enabled.
-fn leave_out(registry: &Registry, made: &MadeEvent, cause: Cause, taken: &mut Taken) {
+fn leave_out(registry: &Registry, made: &MadeEvent, cause: &Cause, taken: &mut Taken) {
     let Some(event) = registry.synthetic_named(&made.definition.name) else { return };
     let unmade = || Step::Unmade { vcpu: cause.vcpu(), count: 1 };
     let triggers = event.triggers();

@@ -12,6 +12,7 @@ mod many;
 mod modules;
 mod optimize;
 mod patrol;
+mod places;
 mod returns;
 mod samples;
 mod scoped;

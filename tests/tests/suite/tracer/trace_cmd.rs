@@ -2,12 +2,11 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::Command;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish, guest_file, http};
+use exoprobe_tests::{Service, cases, http};
 
+use crate::support::mounted::{Line, Mounted, line, lines};
 use crate::support::tracer::{append, ask, cat, events, replace, work};
 
 pub(crate) const CASES: &[Case] = cases![
@@ -22,78 +21,6 @@ pub(crate) const CASES: &[Case] = cases![
 
 const GETPID: &str = "__x64_sys_getpid";
 const PAGE: usize = 4096;
-
-/// A mounted service.
-struct Mounted<'a> {
-    service: &'a Service,
-    folder: tempfile::TempDir,
-}
-
-impl<'a> Mounted<'a> {
-    fn new(service: &'a Service) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = Self { service, folder };
-        std::fs::create_dir(mounted.point()).unwrap();
-        let point = mounted.point();
-        let _ = service.ok(&["mount", "--background", point.to_str().unwrap()]);
-        mounted
-    }
-
-    fn point(&self) -> PathBuf {
-        self.folder.path().join("tracing")
-    }
-
-    /// Runs a script of a shell whose /sys/kernel/tracing is the guest's, in the temporary folder.
-    fn run(&self, script: &str) -> String {
-        let with = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/guest-tracefs.sh");
-        let mut command = Command::new(with);
-        command.arg("--kallsyms").arg(guest_file("System.map")).arg(self.point());
-        command.args(["bash", "-euo", "pipefail", "-c", script]);
-        command.env("EXOPROBE", exoprobe().get_program());
-        command.env("EXOPROBE_SOCKET", self.service.socket()).current_dir(self.folder.path());
-        let output = finish(&mut command, PATIENCE);
-        let [text, errors] =
-            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-        assert!(output.status.success(), "{script}: {text}{errors}");
-        text
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let _ = exoprobe().args(["mount", "--unmount"]).arg(self.point()).output();
-    }
-}
-
-/// A line of an event: the task, the vCPU, the microseconds; the event's name; its arguments.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Line(String, String, String);
-
-/// Reads `TASK [CPU] FLAGS TIME: EVENT: REST`, flags and nanoseconds or not; `None` of other lines.
-fn line(text: &str) -> Option<Line> {
-    let (context, shown) = text.split_once(": ")?;
-    let words: Vec<&str> = context.split_whitespace().collect();
-    let (task, cpu, time) = (words.first()?, words.get(1)?, words.last()?);
-    let (seconds, part) = time.split_once('.')?;
-    let (event, rest) = shown.split_once(':')?;
-    let rest = rest.trim();
-    // trace-cmd has another name for the task of number 0, and shows the event of a mark.
-    let task = task.replace("<idle>", "<...>");
-    let (event, rest) = match (event, rest.split_once(": ")) {
-        ("print", Some((mark, text))) => (mark, text),
-        _ => (event, rest),
-    };
-    // The place is a symbol in one, and an address in the other.
-    let args = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map(|(_, args)| args);
-    let args = args.unwrap_or(rest).trim().replace("=(fault)", "=\"(fault)\"");
-    Some(Line(format!("{task} {cpu} {seconds}.{}", &part[..6]), event.to_owned(), args))
-}
-
-fn lines(text: &str) -> Vec<Line> {
-    let mut lines: Vec<Line> = text.lines().filter_map(line).collect();
-    lines.sort();
-    lines
-}
 
 fn trace_cmd_reports_what_the_trace_shows(vcpus: u8) {
     let service = Service::restored(vcpus);
