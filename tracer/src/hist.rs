@@ -441,7 +441,10 @@ mod tests {
     #[test]
     fn a_back_trace_is_a_line_for_each_place() {
         let stack = HistogramKey::Stack(vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104]);
-        let table = histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack.clone()], 1)]);
+        let table = histogram(
+            vec![field("stacktrace", Modifier::None)],
+            &[(std::slice::from_ref(&stack), 1)],
+        );
         let text = whole(&[table]);
         let expected = "{ stacktrace:\n         first+0x8/0x100\n         second+0x4/0x100\n\
             } hitcount:          1\n";

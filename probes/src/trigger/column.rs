@@ -114,6 +114,10 @@ impl HistColumn {
         };
         match found.takes(field.modifier) {
             true => Ok(found),
+            // As in the kernel, the field is at fault.
+            false if field.modifier == Modifier::Stacktrace => {
+                Err(bad(field, "only back-traces of synthetic events have this modifier"))
+            }
             false => Err(bad_modifier(field, "this field has no such modifier")),
         }
     }

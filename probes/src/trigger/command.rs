@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::expression::{Expression, Variable};
-use super::field::{HITCOUNT_FIELD, HistField, Modifier};
+use super::field::{HITCOUNT_FIELD, Modifier};
 use super::handler::{FieldOf, Handler};
 use crate::definition::WrittenFilter;
 
@@ -164,17 +164,11 @@ impl Hist {
             && self.handlers == other.handlers
     }
 
-    /// A histogram by the fields of some keys as they are, which sets a variable alone.
+    /// A histogram by some keys, which only sets a variable.
     pub(crate) fn setting(keys: &[Expression], variable: Variable) -> Self {
-        let key = |key: &Expression| match key {
-            Expression::Field(HistField { name, .. }) => {
-                Expression::Field(HistField { name: name.clone(), modifier: Modifier::None })
-            }
-            other => other.clone(),
-        };
         Self {
             name: None,
-            keys: keys.iter().map(key).collect(),
+            keys: keys.to_vec(),
             values: Vec::new(),
             variables: vec![variable],
             handlers: Vec::new(),

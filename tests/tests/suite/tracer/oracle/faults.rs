@@ -151,6 +151,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("EXPECT_NUMBER", "Expecting numeric literal"),
     ("UNARY_MINUS_SUBEXPR", "Unary minus not supported in sub-expressions"),
     ("HIST_CREATE_FAIL", "Couldn't create histogram for field"),
+    ("EVENT_FILE_NOT_FOUND", "Event file not found"),
     ("HIST_NOT_FOUND", "Matching event histogram not found"),
     ("TRIGGER_EEXIST", "Trigger already exists"),
     ("TRIGGER_ENOENT_CLEAR", "Can't clear or continue a nonexistent hist trigger"),
