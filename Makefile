@@ -116,6 +116,7 @@ lab-tests:
 lab-parts: setup-lab
 	@$(TIMED) "lab: its emulator" scripts/bochs.sh >/dev/null
 	@$(TIMED) "the kernel's own tracer" scripts/tracer-oracle.sh linux-image-6.12-cloud-amd64
+	@$(TIMED) "that of Linux 6.1" scripts/tracer-oracle.sh linux-image-cloud-amd64
 	@$(TIMED) "lab: its kernel" scripts/kernel.sh lab-host linux-source-6.1 tests/lab/host-kernel.config >/dev/null
 
 begin:

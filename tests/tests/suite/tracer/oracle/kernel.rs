@@ -1,4 +1,4 @@
-//! The kernel's own tracer: Debian's Linux 6.12 in QEMU, all sessions in one boot.
+//! The kernels' own tracers: Debian's Linux 6.12 and 6.1 in QEMU, all sessions in one boot.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,8 +7,27 @@ use std::process::Command;
 use super::faults;
 use super::session::{Answers, Operation, Session};
 
-/// The kernel's package.
-const KERNEL: &str = "linux-image-6.12-cloud-amd64";
+/// A kernel that has its own tracer.
+pub(super) struct Kernel {
+    package: &'static str,
+    /// Texts of sessions and of their answers, and those that stand for them in this kernel.
+    stand_ins: &'static [(&'static str, &'static str)],
+}
+
+pub(super) const LINUX_6_12: Kernel =
+    Kernel { package: "linux-image-6.12-cloud-amd64", stand_ins: &[] };
+/// It has no type `char`, which is that of a field of many sessions' events, and one message of
+/// the same fault is another.
+pub(super) const LINUX_6_1: Kernel = Kernel {
+    package: "linux-image-cloud-amd64",
+    stand_ins: &[
+        (" c=%di:char", " c=%di:u8"),
+        (" c1=%di:char", " c1=%di:u8"),
+        (" c='%c'", " c=%u"),
+        (" c1='%c'", " c1=%u"),
+        ("Maxactive is only for function exit", "Maxactive is not for kprobe"),
+    ],
+};
 
 /// Marks in the output of [`FUNCTIONS`]: a session begins. The others mark a write's outcome, a
 /// file's text, and the end of either.
@@ -77,45 +96,53 @@ const ERRORS: [(&str, &str); 17] = [
     ("Operation not supported", "EOPNOTSUPP"),
 ];
 
-/// The kernel's answers to all sessions, in order.
-///
-/// # Panics
-/// When the kernel does not boot, or its answers are not whole.
-pub(super) fn answers(sessions: &[Session]) -> Vec<Answers> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (commands, results) = (folder.path().join("commands"), folder.path().join("results"));
-    std::fs::write(&commands, script(sessions)).expect("there is room");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-    let mut oracle = Command::new(root.join("scripts/tracer-oracle.sh"));
-    let status = oracle.arg(KERNEL).args([&commands, &results]).status().expect("there is bash");
-    assert!(status.success(), "tracer-oracle.sh: {status}");
-    let text = std::fs::read(&results).expect("it wrote them");
-    let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
-    let answers: Vec<Answers> = text.split(SESSION).skip(1).map(answers_of).collect();
-    assert_eq!(answers.len(), sessions.len(), "they are not whole: {text}");
-    answers
-}
-
-fn script(sessions: &[Session]) -> String {
-    let mut script = FUNCTIONS.to_owned();
-    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
-    for session in sessions {
-        script += "begin\n";
-        for write in &session.writes {
-            let function = match write.operation {
-                Operation::Append => "append",
-                Operation::Replace => "replace",
-                Operation::MakeFolder => "make",
-                Operation::RemoveFolder => "remove",
-            };
-            writeln!(script, "{function} {} {}", quoted(&write.file), quoted(&write.text))
-                .expect("a String takes everything");
-        }
-        for read in &session.reads {
-            writeln!(script, "show {}", quoted(read)).expect("a String takes everything");
-        }
+impl Kernel {
+    /// The kernel's answers to all sessions, in order.
+    ///
+    /// # Panics
+    /// When the kernel does not boot, or its answers are not whole.
+    pub(super) fn answers(&self, sessions: &[Session]) -> Vec<Answers> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (commands, results) = (folder.path().join("commands"), folder.path().join("results"));
+        std::fs::write(&commands, self.script(sessions)).expect("there is room");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let mut oracle = Command::new(root.join("scripts/tracer-oracle.sh"));
+        let oracle = oracle.arg(self.package).args([&commands, &results]);
+        let status = oracle.status().expect("there is bash");
+        assert!(status.success(), "tracer-oracle.sh: {status}");
+        let text = std::fs::read(&results).expect("it wrote them");
+        let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+        let stand_ins = self.stand_ins.iter();
+        let text = stand_ins.fold(text, |text, (common, own)| text.replace(own, common));
+        let answers: Vec<Answers> = text.split(SESSION).skip(1).map(answers_of).collect();
+        assert_eq!(answers.len(), sessions.len(), "they are not whole: {text}");
+        answers
     }
-    script
+
+    fn script(&self, sessions: &[Session]) -> String {
+        let mut script = FUNCTIONS.to_owned();
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+        for session in sessions {
+            script += "begin\n";
+            for write in &session.writes {
+                let function = match write.operation {
+                    Operation::Append => "append",
+                    Operation::Replace => "replace",
+                    Operation::MakeFolder => "make",
+                    Operation::RemoveFolder => "remove",
+                };
+                let stand_ins = self.stand_ins.iter();
+                let text = stand_ins
+                    .fold(write.text.clone(), |text, (common, own)| text.replace(common, own));
+                writeln!(script, "{function} {} {}", quoted(&write.file), quoted(&text))
+                    .expect("a String takes everything");
+            }
+            for read in &session.reads {
+                writeln!(script, "show {}", quoted(read)).expect("a String takes everything");
+            }
+        }
+        script
+    }
 }
 
 fn answers_of(text: &str) -> Answers {
