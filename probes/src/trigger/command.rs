@@ -166,6 +166,11 @@ impl Hist {
         let saved = saved.map(|param| &param.value);
         self.keys.iter().chain(&self.values).chain(variables).chain(saved)
     }
+
+    /// Returns true if it has times, which are of a clock.
+    pub(super) fn has_time(&self) -> bool {
+        self.expressions().any(Expression::has_time)
+    }
 }
 
 /// Change of an existing histogram.
@@ -247,7 +252,7 @@ impl fmt::Display for Hist {
         f.write_str(":sort=")?;
         list(f, &each(&self.sort.iter().map(|key| self.listed(key)).collect::<Vec<_>>()))?;
         write!(f, ":size={}", self.size)?;
-        if self.expressions().any(Expression::has_time) {
+        if self.has_time() {
             write!(f, ":clock={CLOCK}")?;
         }
         f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })?;
