@@ -99,14 +99,13 @@ const PROBES: &[(&str, &str)] = &[
     ("BAD_BTF_TID", "Failed to get BTF type info."),
     ("BAD_TYPE4STR", "This type does not fit for string."),
     ("NEED_STRING_TYPE", "$comm and immediate-string only accepts string type"),
-    ("TOO_MANY_ARGS", "Too many arguments are specified"),
-    ("TOO_MANY_EARGS", "Too many entry arguments specified"),
     ("EVENT_TOO_BIG", "Event too big (too many fields?)"),
 ];
 
 const UPROBE: &str = "of uprobes";
 const TRACEPOINT: &str = "of probes of tracepoints";
 const EVENT_PROBE: &str = "of probes of events";
+const NOWHERE: &str = "a fault that no code reports";
 
 const NO_PROBES: &[(&str, &str)] = &[
     ("FILE_NOT_FOUND", UPROBE),
@@ -123,10 +122,14 @@ const NO_PROBES: &[(&str, &str)] = &[
     ("BAD_ATTACH_EVENT", EVENT_PROBE),
     ("BAD_ATTACH_ARG", EVENT_PROBE),
     ("NO_EP_FILTER", EVENT_PROBE),
+    ("BAD_VAR_ARGS", NOWHERE),
+    ("ARGIDX_2BIG", NOWHERE),
+    ("BAD_BTF_TID", "of a kernel whose types are broken"),
 ];
 
 /// Faults of filters (trace_events_filter.c).
 const FILTERS: &[(&str, &str)] = &[
+    ("NONE", "No error"),
     ("INVALID_OP", "Invalid operator"),
     ("TOO_MANY_OPEN", "Too many '('"),
     ("TOO_MANY_CLOSE", "Too few '('"),
@@ -150,7 +153,7 @@ const FILTERS: &[(&str, &str)] = &[
     ("NO_FILTER", "No filter found"),
 ];
 
-const NO_FILTERS: &[(&str, &str)] = &[("IP_FIELD_ONLY", "of the function tracer")];
+const NO_FILTERS: &[(&str, &str)] = &[("NONE", "no fault"), ("IP_FIELD_ONLY", "of the function tracer")];
 
 /// Faults of histograms (trace_events_hist.c).
 const HISTOGRAMS: &[(&str, &str)] = &[
@@ -205,7 +208,12 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ("NEED_NOHC_VAL", "Non-hitcount value is required for 'nohitcount'"),
 ];
 
-const NO_HISTOGRAMS: &[(&str, &str)] = &[("NONE", "no fault")];
+const NO_HISTOGRAMS: &[(&str, &str)] = &[
+    ("NONE", "no fault"),
+    ("TOO_MANY_FIELD_VARS", "of 64 fields, where 16 variables or references are refused before"),
+    ("SYNTH_VAR_NOT_FOUND", "of a variable that has just been made"),
+    ("NO_SAVE_PARAMS", "of a `save` without a bracket, which is ACTION_NOT_FOUND before"),
+];
 
 /// Faults of synthetic events (trace_events_synth.c).
 const SYNTHETICS: &[(&str, &str)] = &[
