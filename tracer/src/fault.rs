@@ -74,6 +74,7 @@ fn parameter(error: &ParameterError, definition: &ProbeDefinition, words: &Words
             }
             (_, Some(name)) => body.innermost().to_string() == name || text == name,
             (ParameterError::NoReturnValue(_), None) => text.contains("$retval->"),
+            (ParameterError::NoParameters(_), None) => *body == Fetch::AllParameters,
             (ParameterError::NoNames(_), None) => matches!(body, Fetch::NameOf { .. }),
             (_, None) => body.asks_for_types(),
         }
@@ -178,6 +179,8 @@ mod tests {
         assert_eq!(at(many, "r:e get %di x=+8($arg17)").1, "$arg17)");
         let unknown = ParameterError::NoPrototype(name("get"));
         assert_eq!(at(unknown, command), ("NO_BTF_ENTRY", rest("+8(task")));
+        let none = ParameterError::NoParameters(name("get"));
+        assert_eq!(at(none, command), ("NOSUP_BTFARG", rest("$arg*")));
         let void = ParameterError::NoReturnValue(name("get"));
         assert_eq!(
             at(void, "r:e get x=%ax y=$retval->z # $retval"),

@@ -18,6 +18,8 @@ use crate::log::ErrorLog;
 const PART: &str = "synthetic_events";
 /// Identifier of the fault of a definition of another group.
 const OTHER_GROUP: &str = "INVALID_DYN_CMD";
+/// Faults of a whole command, whose caret is at its begin.
+const OF_WHOLE: [&str; 3] = ["INVALID_CMD", OTHER_GROUP, "TOO_MANY_FIELDS"];
 /// The begin of definitions in `dynamic_events`.
 const LETTER: &str = "s:";
 
@@ -102,9 +104,7 @@ pub(crate) fn run(
         Err(error) => Err(error.into()),
     };
     let (id, position) = match &done {
-        Err(ProbeError::Syntax(error)) if ["INVALID_CMD", OTHER_GROUP].contains(&error.id) => {
-            (error.id, 0)
-        }
+        Err(ProbeError::Syntax(error)) if OF_WHOLE.contains(&error.id) => (error.id, 0),
         Err(ProbeError::Syntax(error)) => (error.id, column + error.position),
         Err(ProbeError::Synthetic(SyntheticError::Exists(_))) => ("EVENT_EXISTS", column),
         _ => return Ok(done?),

@@ -94,6 +94,15 @@ impl EventSwitch {
     }
 }
 
+impl Trigger {
+    /// Returns true if a command with `other` refers to this trigger: histograms may differ in
+    /// their conditions alone, others in more than their conditions.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_hist = matches!(self.kind, TriggerKind::Hist(_));
+        self.kind.is_same(&other.kind) && (!is_hist || self.filter == other.filter)
+    }
+}
+
 impl TriggerKind {
     /// Its name in commands.
     #[must_use]

@@ -44,8 +44,7 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         }
         "hist" => {
             let kind = TriggerKind::Hist(hist(params.unwrap_or(end))?);
-            let filter = if removes { None } else { filter_of(rest)? };
-            return Ok(command_of(removes, Trigger { kind, count: None, filter }));
+            return Ok(command_of(removes, Trigger { kind, count: None, filter: filter_of(rest)? }));
         }
         other => {
             let shown: String = other.chars().take(20).collect();

@@ -17,7 +17,7 @@ use crate::engine::facade::subject::{Subject, check_recorded, check_records};
 use crate::error::ProbeError;
 use crate::events::TraceInstance;
 use crate::trigger::{
-    EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, Trigger,
+    EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, SwitchSubject, Trigger,
     TriggerCommand, TriggerError, TriggerKind, Triggers, VariableError, switched_events,
 };
 
@@ -217,8 +217,9 @@ impl Engine {
         }
     }
 
-    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does. As in
-    /// the kernel, all stay if another histogram refers to variables of one of them.
+    /// Removes the histograms of an event, and its triggers that switch those of others, as opening
+    /// its file `trigger` with O_TRUNC does. As in the kernel, all histograms stay if another
+    /// histogram refers to variables of one of them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
@@ -239,10 +240,14 @@ impl Engine {
         let subject = Subject::find(&control.registry, group, event)?;
         self.drain_locked(&mut control);
         let there = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
-        if there.iter().any(|live| control.registry.is_referenced(live)) {
-            return Ok(());
-        }
-        self.remove_triggers(&mut control, of, &subject, |_, live| live.table().is_some())
+        let stay = there.iter().any(|live| control.registry.is_referenced(live));
+        let switched = switched_events(&there).collect();
+        self.remove_triggers(&mut control, of, &subject, |_, live| {
+            let switches =
+                live.switch().is_some_and(|to| to.subject == SwitchSubject::Histograms);
+            switches || !stay && live.table().is_some()
+        })?;
+        self.arm_switched(&mut control, of, switched)
     }
 
     /// The triggers of an event, each as the file `trigger` has it: the newest first, except
@@ -352,7 +357,8 @@ impl<'a> Target<'a> {
     /// Where a trigger is among those of the event.
     fn position(&self, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
         let kind = of.kind.clone().with_listed_names(&self.subject.list());
-        there.iter().position(|live| live.trigger.kind.is_same(&kind))
+        let of = Trigger { kind, ..of.clone() };
+        there.iter().position(|live| live.trigger.is_same(&of))
     }
 
     /// The triggers without one; `None` without a change.

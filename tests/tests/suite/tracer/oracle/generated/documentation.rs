@@ -80,7 +80,8 @@ fn written(session: Session, line: &str) -> Session {
         None => (Operation::Replace, rest.trim_start()),
     };
     let session = session.write(&file, operation, text);
-    if session.reads.contains(&file) {
+    // A group's filter shows a comment.
+    if session.reads.contains(&file) || file == "events/kprobes/filter" {
         return session;
     }
     match file.strip_suffix("/trigger") {
