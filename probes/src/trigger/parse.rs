@@ -44,7 +44,10 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         }
         "hist" => {
             let kind = TriggerKind::Hist(hist(params.unwrap_or(end))?);
-            return Ok(command_of(removes, Trigger { kind, count: None, filter: filter_of(rest)? }));
+            return Ok(command_of(
+                removes,
+                Trigger { kind, count: None, filter: filter_of(rest)? },
+            ));
         }
         other => {
             let shown: String = other.chars().take(20).collect();

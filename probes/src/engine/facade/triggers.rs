@@ -243,8 +243,7 @@ impl Engine {
         let stay = there.iter().any(|live| control.registry.is_referenced(live));
         let switched = switched_events(&there).collect();
         self.remove_triggers(&mut control, of, &subject, |_, live| {
-            let switches =
-                live.switch().is_some_and(|to| to.subject == SwitchSubject::Histograms);
+            let switches = live.switch().is_some_and(|to| to.subject == SwitchSubject::Histograms);
             switches || !stay && live.table().is_some()
         })?;
         self.arm_switched(&mut control, of, switched)

@@ -99,8 +99,7 @@ fn the_examples_of_two_events_run_in_a_shell() {
         made(&service, "fork") - before
     };
     let made_events = forks(5);
-    let hist =
-        shell.paste("cat /sys/kernel/tracing/events/synthetic/wakeup_latency/hist");
+    let hist = shell.paste("cat /sys/kernel/tracing/events/synthetic/wakeup_latency/hist");
     assert_eq!((made_events, total(&hist, "Hits:")), (5, 5), "{hist}");
     assert!(hist.contains(":sort=pid,lat:size=2048 [active]"), "{hist}");
     // The other example has variables of the same names.

@@ -46,12 +46,12 @@ impl Comparison {
     /// reason, or when a fault of the kernel's tables is in no session.
     pub(super) fn judge(mut self) {
         println!("{} sessions, {} differ", self.sessions, self.found.len());
-        if std::env::var("F43").is_err() { self.faults.judge(); }
+        self.faults.judge();
         let mut agreeing = Vec::new();
         for line in LISTED.lines() {
             if let Some(name) = line.strip_prefix("## ") {
                 assert!(REASONS.contains(&format!("| {name} |")), "docs/tracer.md lacks `{name}`");
-            } else if !line.is_empty() && self.found.remove(line).is_none() && std::env::var("F43").is_err() {
+            } else if !line.is_empty() && self.found.remove(line).is_none() {
                 agreeing.push(line);
             }
         }

@@ -30,11 +30,15 @@ impl Reached {
             let unreachable: Vec<&str> = table.unreachable.iter().map(|(id, _)| *id).collect();
             let ids = || table.messages.iter().map(|(id, _)| *id);
             let (part, not_listed) = (table.part, |id: &&str| !unreachable.contains(id));
-            let lacking: Vec<&str> = ids().filter(not_listed).filter(|id| !is_reached(id)).collect();
+            let lacking: Vec<&str> =
+                ids().filter(not_listed).filter(|id| !is_reached(id)).collect();
             assert!(lacking.is_empty(), "no session has these faults of {part}: {lacking:?}");
             for (id, reason) in table.unreachable {
                 assert!(table.has(id), "{part} has no {id}");
-                assert!(!is_reached(id), "a session has {id} of {part}, which is listed as {reason}");
+                assert!(
+                    !is_reached(id),
+                    "a session has {id} of {part}, which is listed as {reason}"
+                );
             }
         }
     }

@@ -40,19 +40,6 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(instances::all());
     sessions.extend(instance_triggers::all());
     sessions.extend(documentation::all());
-    if std::env::var("F43").is_ok() { // F43 temporary
-        let news = list("definitions"); // F43
-        sessions.retain(|s| { let t = s.title(); // F43
-            news.iter().any(|d| t == format!("kprobe_events >> {d}")) // F43
-            || [":clock=zz", ":clock=global", "va=1", "kprobes.zz", "onmatch(kprobes.e).sy(nn)", "a1,a1,a1,a1", "lat u8 f0", "s:g/lat", "hist:keys=a ; events/kprobes/e/trigger >> hist:keys=a"].iter().any(|x| t.contains(x)) }); // F43
-        sessions.extend(documentation::all()); // F43
-    } // F43
-    if std::env::var("F43OLD").is_ok() { // F43
-        let docs: Vec<_> = documentation::all().iter().map(|s| s.title()).collect(); // F43
-        sessions.retain(|s| { let t = s.title(); // F43
-            !docs.contains(&t) && (t.contains("!hist") || t.contains("trigger >") && t.contains(" if ") && t.contains("hist") || t.contains("dynamic_events") || t.contains("> hist") || t.contains("_hist") || t.contains("schedule") || t.contains("NON")) }); // F43
-        sessions.truncate(420); // F43
-    } // F43
     let mut titles = HashSet::new();
     sessions.retain(|session| titles.insert(session.title()));
     sessions

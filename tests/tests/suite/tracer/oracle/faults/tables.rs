@@ -153,16 +153,23 @@ const FILTERS: &[(&str, &str)] = &[
     ("NO_FILTER", "No filter found"),
 ];
 
-const NO_FILTERS: &[(&str, &str)] = &[("NONE", "no fault"), ("IP_FIELD_ONLY", "of the function tracer")];
+const NO_FILTERS: &[(&str, &str)] =
+    &[("NONE", "no fault"), ("IP_FIELD_ONLY", "of the function tracer")];
 
 /// Faults of histograms (trace_events_hist.c).
 const HISTOGRAMS: &[(&str, &str)] = &[
     ("NONE", "No error"),
     ("DUPLICATE_VAR", "Variable already defined"),
-    ("VAR_NOT_UNIQUE", "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable"),
+    (
+        "VAR_NOT_UNIQUE",
+        "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable",
+    ),
     ("TOO_MANY_VARS", "Too many variables defined"),
     ("MALFORMED_ASSIGNMENT", "Malformed assignment"),
-    ("NAMED_MISMATCH", "Named hist trigger doesn't match existing named trigger (includes variables)"),
+    (
+        "NAMED_MISMATCH",
+        "Named hist trigger doesn't match existing named trigger (includes variables)",
+    ),
     ("TRIGGER_EEXIST", "Hist trigger already exists"),
     ("TRIGGER_ENOENT_CLEAR", "Can't clear or continue a nonexistent hist trigger"),
     ("SET_CLOCK_FAIL", "Couldn't set trace_clock"),
