@@ -124,7 +124,6 @@ const NO_PROBES: &[(&str, &str)] = &[
     ("NO_EP_FILTER", EVENT_PROBE),
     ("BAD_VAR_ARGS", NOWHERE),
     ("ARGIDX_2BIG", NOWHERE),
-    ("BAD_BTF_TID", "of a kernel whose types are broken"),
 ];
 
 /// Faults of filters (trace_events_filter.c).
