@@ -168,9 +168,12 @@ mod tests {
         assert_eq!(at(pointer, command), ("NO_PTR_STRCT", rest("mm->pgd")));
         let text = ParameterError::NotText { name: name("fd"), declaration: name("int fd") };
         assert_eq!(at(text, command), ("BAD_TYPE4STR", rest("fd:string")));
-        let none =
-            ParameterError::NoSuch { function: name("get"), name: name("fd"), has: Vec::new() };
-        assert_eq!(at(none, command), ("NO_BTFARG", rest("fd:string")));
+        let no_such = |has: Vec<String>| {
+            let (function, name) = (name("get"), name("fd"));
+            ParameterError::NoSuch { function, name, has }
+        };
+        assert_eq!(at(no_such(vec![name("fx")]), command), ("NO_BTFARG", rest("fd:string")));
+        assert_eq!(at(no_such(Vec::new()), command), ("NO_BTF_ENTRY", rest("fd:string")));
         let whole = ParameterError::NoArguments(name("$arg*"));
         assert_eq!(at(whole, command), ("NOFENTRY_ARGS", rest("$arg*")));
         let none = ParameterError::NoNames(FieldError::NoType(name("dentry")));
