@@ -47,7 +47,7 @@ pack() {
 # Runs an archive; the output goes into folder $2. Fails unless the commands came to their end.
 run() {
     local archive=$1 result=$2
-    QEMU_MODULE_DIR=$qemu timeout 1200 "$qemu/ld-linux-x86-64.so.2" --library-path "$qemu" "$qemu/qemu-system-x86_64" -L "$qemu" \
+    QEMU_MODULE_DIR=$qemu timeout 3000 "$qemu/ld-linux-x86-64.so.2" --library-path "$qemu" "$qemu/qemu-system-x86_64" -L "$qemu" \
         -machine pc -accel tcg -cpu max -m 512 -nodefaults -vga none -display none -no-reboot \
         -kernel "$kernel" -initrd "$archive" -append 'console=ttyS0 quiet mitigations=off nokaslr panic=-1' \
         -serial "file:$folder/console" -serial "file:$result/output" ||

@@ -292,10 +292,12 @@ impl ProbeError {
             Self::BrokenModules(_) => "EFAULT",
             Self::Parameter(
                 ParameterError::NoPrototype(_)
+                | ParameterError::NoReturnValue(_)
                 | ParameterError::NoSuch { .. }
                 | ParameterError::ByValue(_)
                 | ParameterError::Member { .. },
             ) => "ENOENT",
+            Self::Parameter(ParameterError::NoParameters(_)) => "EOPNOTSUPP",
             Self::Syntax(error) => error.errno(),
             Self::Trigger(error) => error.code(),
             Self::Synthetic(error) => error.code(),

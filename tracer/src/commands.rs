@@ -220,7 +220,8 @@ impl<'a> Writer<'a> {
         let message = error.to_string();
         self.log(&message, at.line, position);
         // The kernel's own file has it so, other than register_kprobe().
-        let errno = if id == "BAD_PROBE_ADDR" { "EINVAL" } else { error.code() };
+        let is_of_file = ["BAD_PROBE_ADDR", "NON_UNIQ_SYMBOL"].contains(&id);
+        let errno = if is_of_file { "EINVAL" } else { error.code() };
         TracerError {
             line: Some(at.number),
             position: Some(position),

@@ -74,6 +74,7 @@ fn parameter(error: &ParameterError, definition: &ProbeDefinition, words: &Words
             }
             (_, Some(name)) => body.innermost().to_string() == name || text == name,
             (ParameterError::NoReturnValue(_), None) => text.contains("$retval->"),
+            (ParameterError::NoParameters(_), None) => *body == Fetch::AllParameters,
             (ParameterError::NoNames(_), None) => matches!(body, Fetch::NameOf { .. }),
             (_, None) => body.asks_for_types(),
         }
@@ -167,9 +168,12 @@ mod tests {
         assert_eq!(at(pointer, command), ("NO_PTR_STRCT", rest("mm->pgd")));
         let text = ParameterError::NotText { name: name("fd"), declaration: name("int fd") };
         assert_eq!(at(text, command), ("BAD_TYPE4STR", rest("fd:string")));
-        let none =
-            ParameterError::NoSuch { function: name("get"), name: name("fd"), has: Vec::new() };
-        assert_eq!(at(none, command), ("NO_BTFARG", rest("fd:string")));
+        let no_such = |has: Vec<String>| {
+            let (function, name) = (name("get"), name("fd"));
+            ParameterError::NoSuch { function, name, has }
+        };
+        assert_eq!(at(no_such(vec![name("fx")]), command), ("NO_BTFARG", rest("fd:string")));
+        assert_eq!(at(no_such(Vec::new()), command), ("NO_BTF_ENTRY", rest("fd:string")));
         let whole = ParameterError::NoArguments(name("$arg*"));
         assert_eq!(at(whole, command), ("NOFENTRY_ARGS", rest("$arg*")));
         let none = ParameterError::NoNames(FieldError::NoType(name("dentry")));
@@ -178,6 +182,8 @@ mod tests {
         assert_eq!(at(many, "r:e get %di x=+8($arg17)").1, "$arg17)");
         let unknown = ParameterError::NoPrototype(name("get"));
         assert_eq!(at(unknown, command), ("NO_BTF_ENTRY", rest("+8(task")));
+        let none = ParameterError::NoParameters(name("get"));
+        assert_eq!(at(none, command), ("NOSUP_BTFARG", rest("$arg*")));
         let void = ParameterError::NoReturnValue(name("get"));
         assert_eq!(
             at(void, "r:e get x=%ax y=$retval->z # $retval"),

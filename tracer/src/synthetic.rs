@@ -1,6 +1,8 @@
 //! Synthetic events: the file `synthetic_events`, and files of such events.
 
-use exoprobe_probes::definition::{ValueType, Width, definition_lines, without_comment};
+use exoprobe_probes::definition::{
+    ParseError, ValueType, Width, definition_lines, without_comment,
+};
 use exoprobe_probes::synthetic::{
     SYNTHETIC_GROUP, SYNTHETIC_TEXT_MAX, SyntheticCommand, SyntheticDefinition, SyntheticError,
     SyntheticType, parse_synthetic,
@@ -14,6 +16,10 @@ use crate::log::ErrorLog;
 
 /// Whose faults these are, in error_log.
 const PART: &str = "synthetic_events";
+/// Identifier of the fault of a definition of another group.
+const OTHER_GROUP: &str = "INVALID_DYN_CMD";
+/// Faults of a whole command, whose caret is at its begin.
+const OF_WHOLE: [&str; 3] = ["INVALID_CMD", OTHER_GROUP, "TOO_MANY_FIELDS"];
 /// The begin of definitions in `dynamic_events`.
 const LETTER: &str = "s:";
 
@@ -91,13 +97,14 @@ pub(crate) fn run(
     line: &str,
     (command, column): (&str, usize),
 ) -> Result<(), TracerError> {
-    let done = match parse_synthetic(without_comment(command)) {
+    let parsed = check_group(command, column);
+    let done = match parsed.and_then(|()| parse_synthetic(without_comment(command))) {
         Ok(SyntheticCommand::Define(definition)) => engine.define_synthetic(definition),
         Ok(SyntheticCommand::Delete(name)) => engine.delete_synthetic(&name),
         Err(error) => Err(error.into()),
     };
     let (id, position) = match &done {
-        Err(ProbeError::Syntax(error)) if error.id == "INVALID_CMD" => (error.id, 0),
+        Err(ProbeError::Syntax(error)) if OF_WHOLE.contains(&error.id) => (error.id, 0),
         Err(ProbeError::Syntax(error)) => (error.id, column + error.position),
         Err(ProbeError::Synthetic(SyntheticError::Exists(_))) => ("EVENT_EXISTS", column),
         _ => return Ok(done?),
@@ -108,6 +115,17 @@ pub(crate) fn run(
         log.add(engine.micros(), PART, &error.to_string(), (shown, position));
         TracerError { position: Some(position), id: Some(id), ..TracerError::from(error) }
     })
+}
+
+/// Refuses a definition of another group, which only a line of dynamic_events can give: there the
+/// command begins after the first column.
+fn check_group(command: &str, column: usize) -> Result<(), ParseError> {
+    let word = command.split_whitespace().next().unwrap_or_default();
+    if column == 0 || word.starts_with('!') || !word.contains('/') {
+        return Ok(());
+    }
+    let message = format!("synthetic events are in the group `{SYNTHETIC_GROUP}`: leave it out");
+    Err(ParseError { message, position: 0, id: OTHER_GROUP })
 }
 
 /// The text of an event's file `format`, as the kernel has it.

@@ -94,6 +94,15 @@ impl EventSwitch {
     }
 }
 
+impl Trigger {
+    /// Returns true if a command with `other` refers to this trigger: histograms may differ in
+    /// their conditions alone, others in more than their conditions.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_hist = matches!(self.kind, TriggerKind::Hist(_));
+        self.kind.is_same(&other.kind) && (!is_hist || self.filter == other.filter)
+    }
+}
+
 impl TriggerKind {
     /// Its name in commands.
     #[must_use]
@@ -187,6 +196,11 @@ impl Hist {
         let saved = of_hit.map(|param| &param.value);
         self.keys.iter().chain(&self.values).chain(variables).chain(saved)
     }
+
+    /// Returns true if it has times, which are of a clock.
+    pub(super) fn has_time(&self) -> bool {
+        self.expressions().any(Expression::has_time)
+    }
 }
 
 /// Change of an existing histogram.
@@ -268,7 +282,7 @@ impl fmt::Display for Hist {
         f.write_str(":sort=")?;
         list(f, &each(&self.sort.iter().map(|key| self.listed(key)).collect::<Vec<_>>()))?;
         write!(f, ":size={}", self.size)?;
-        if self.expressions().any(Expression::has_time) {
+        if self.has_time() {
             write!(f, ":clock={CLOCK}")?;
         }
         f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })?;

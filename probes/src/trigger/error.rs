@@ -105,7 +105,6 @@ impl TriggerError {
     #[must_use]
     pub fn fault(&self) -> (&'static str, Option<&str>) {
         match self {
-            Self::There("hist") => ("HIST_TRIGGER_EXISTS", None),
             Self::There(_) => ("TRIGGER_EEXIST", None),
             Self::OtherOfName(_) => ("NAMED_MISMATCH", Some("name")),
             Self::NotThere(_) => ("TRIGGER_ENOENT_CLEAR", None),

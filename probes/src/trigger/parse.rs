@@ -44,8 +44,10 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         }
         "hist" => {
             let kind = TriggerKind::Hist(hist(params.unwrap_or(end))?);
-            let filter = if removes { None } else { filter_of(rest)? };
-            return Ok(command_of(removes, Trigger { kind, count: None, filter }));
+            return Ok(command_of(
+                removes,
+                Trigger { kind, count: None, filter: filter_of(rest)? },
+            ));
         }
         other => {
             let shown: String = other.chars().take(20).collect();
@@ -147,7 +149,7 @@ struct Lists<'a> {
 fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     let mut lists = Lists::default();
     let (mut size, mut change, mut no_hitcount) = (SIZE_DEFAULT, None, false);
-    let (mut shared_name, mut sort) = (None, Vec::new());
+    let (mut shared_name, mut sort, mut clock) = (None, Vec::new(), None);
     for param in params.split(":") {
         let (name, value) = param.cut("=");
         if value.is_some_and(|value| value.text.is_empty()) {
@@ -157,12 +159,7 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
             ("keys" | "key", Some(list)) => lists.keys = Some(list),
             ("values" | "vals" | "val", Some(list)) => lists.values = Some(list),
             ("sort", Some(list)) => sort = sorted_by(list, param.at)?,
-            // All times are those of the guest's clock. The file lists it in this form.
-            ("clock", Some(Part { text: CLOCK, .. })) => {}
-            ("clock", Some(_)) => {
-                let message = format!("there is one clock: `{CLOCK}`");
-                return Err(fault("HIST_CREATE_FAIL", param.at, message));
-            }
+            ("clock", Some(name)) => clock = Some(name),
             ("name", Some(name)) => shared_name = Some(name.text.to_owned()),
             ("size", Some(number)) => size = entries(number)?,
             ("pause", None) => change = Some(HistChange::Pause),
@@ -184,7 +181,15 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     let sort = sort.into_iter().map(|(key, place)| place.check(key, &keys, &values));
     let sort = sort.collect::<Result<_, _>>()?;
     let name = shared_name;
-    Ok(Hist { name, keys, values, variables, handlers, sort, size, no_hitcount, change })
+    let hist = Hist { name, keys, values, variables, handlers, sort, size, no_hitcount, change };
+    match clock {
+        // All times are those of the guest's clock.
+        Some(Part { text, at }) if text != CLOCK && hist.has_time() => {
+            Err(fault("SET_CLOCK_FAIL", at, format!("there is one clock: `{CLOCK}`")))
+        }
+        // As in the kernel, a histogram without times has no clock, whatever is written.
+        _ => Ok(hist),
+    }
 }
 
 fn unknown(param: Part<'_>) -> ParseError {

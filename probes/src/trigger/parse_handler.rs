@@ -37,21 +37,24 @@ pub(super) fn handlers(params: &[Part<'_>], variables: usize) -> Result<Vec<Hand
             let message = "one handler of a histogram saves fields, not several";
             return Err(fault("TOO_MANY_SAVE_ACTIONS", param.at, message));
         }
-        used += variables_of(&new);
-        if used > VARIABLES_MAX {
-            let message = format!(
-                "a histogram has at most {VARIABLES_MAX} variables, handlers of variables, saved and traced \
-                 fields together"
-            );
-            return Err(fault("VAR_CREATE_FIND_FAIL", param.at, message));
+        for (more, id) in variables_of(&new) {
+            used += more;
+            if used > VARIABLES_MAX {
+                let message = format!(
+                    "a histogram has at most {VARIABLES_MAX} variables, handlers of variables, saved and traced \
+                     fields together"
+                );
+                return Err(fault(id, param.at, message));
+            }
         }
         all.push(new);
     }
     Ok(all)
 }
 
-/// The number of variables that the kernel keeps for a handler.
-fn variables_of(Handler { condition, action }: &Handler) -> usize {
+/// The numbers of variables that the kernel keeps for a handler and for its action, each with the
+/// fault of one too many.
+fn variables_of(Handler { condition, action }: &Handler) -> [(usize, &'static str); 2] {
     let is_kept = |param: &&ActionParam| match action {
         HandlerAction::Trace { .. } => {
             let of_others = matches!(param.of, FieldOf::Event(..));
@@ -59,7 +62,9 @@ fn variables_of(Handler { condition, action }: &Handler) -> usize {
         }
         HandlerAction::Save(_) | HandlerAction::Snapshot => true,
     };
-    usize::from(condition.variable().is_some()) + action.params().iter().filter(is_kept).count()
+    let of_action = action.params().iter().filter(is_kept).count();
+    let of_condition = usize::from(condition.variable().is_some());
+    [(of_condition, "ONX_VAR_CREATE_FAIL"), (of_action, "VAR_CREATE_FIND_FAIL")]
 }
 
 fn handler(param: Part<'_>) -> Result<Handler, ParseError> {

@@ -124,7 +124,7 @@ fn faults_have_their_place() {
         ("hist:keys=a:sort=", "EMPTY_ASSIGNMENT", 12),
         ("hist:keys=a:sort=a,", "EMPTY_SORT_FIELD", 12),
         ("hist:keys=a:sort=a,a,a", "TOO_MANY_SORT_FIELDS", 12),
-        ("hist:keys=a:clock=local", "HIST_CREATE_FAIL", 12),
+        ("hist:keys=a:vals=common_timestamp:clock=local", "SET_CLOCK_FAIL", 40),
         ("hist:keys=a:vals=hitcount,b,c,d", "HIST_CREATE_FAIL", 17),
         ("hist:keys=a:size=1", "EXPECT_NUMBER", 17),
         ("hist:keys=a:size=131073", "EXPECT_NUMBER", 17),

@@ -77,6 +77,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     reading::tasks::CASES,
     control::text::CASES,
     tracer::oracle::CASES,
+    tracer::documentation::CASES,
     tracer::event_files::CASES,
     tracer::instances::CASES,
     tracer::instance_triggers::CASES,

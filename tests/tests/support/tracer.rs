@@ -2,9 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{PATIENCE, Service};
+use exoprobe_tests::{PATIENCE, Service, exoprobe, finish};
+use tempfile::TempDir;
 
 pub(crate) fn ask(service: &Service, method: &str, path: &str, text: &str) -> Answer {
     let path = format!("/v1/tracefs/{path}");
@@ -64,4 +66,34 @@ pub(crate) fn pipe(service: &Service, path: &str) -> BufReader<UnixStream> {
         assert_ne!(reader.read_line(&mut line).unwrap(), 0, "an answer has a head");
     }
     reader
+}
+
+/// The files in a folder, also unmounted when its test fails.
+pub(crate) struct Mount(TempDir);
+
+impl Mount {
+    pub(crate) fn of(service: &Service) -> Self {
+        let mount = Self(tempfile::tempdir().unwrap());
+        let _ = service.ok(&["mount", "--background", mount.point()]);
+        mount
+    }
+
+    pub(crate) fn point(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    /// Runs a script of a shell in the folder: its output, and its messages.
+    pub(crate) fn shell(&self, script: &str) -> String {
+        let mut command = Command::new("bash");
+        let output = finish(command.args(["-c", script]).current_dir(self.0.path()), PATIENCE);
+        let [text, errors] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        text + &errors
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = exoprobe().args(["mount", "--unmount"]).arg(self.0.path()).output();
+    }
 }

@@ -25,6 +25,9 @@ pub enum ParameterError {
         "the kernel's types have no function {0}, or several of this name that differ: give registers (`%di`)"
     )]
     NoPrototype(String),
+    /// `$arg*` of a function without known parameters.
+    #[error("the kernel's types have no parameter of {0}: leave out `$arg*`")]
+    NoParameters(String),
     /// The function has no such parameter.
     #[error("{function} has no parameter `{name}`: {}", known(has))]
     NoSuch {
@@ -81,14 +84,16 @@ impl ParameterError {
     #[must_use]
     pub fn id(&self) -> &'static str {
         match self {
-            Self::NotEntry(_) | Self::NoArguments(_) => "NOFENTRY_ARGS",
+            Self::NoArguments(_) => "NOFENTRY_ARGS",
+            Self::NotEntry(_) | Self::NoParameters(_) | Self::NoNames(_) => "NOSUP_BTFARG",
             Self::TooManyKept(_) => "TOO_MANY_EARGS",
             Self::NoPrototype(_) => "NO_BTF_ENTRY",
+            // As the kernel has it.
+            Self::NoSuch { has, .. } if has.is_empty() => "NO_BTF_ENTRY",
             Self::NoSuch { .. } | Self::ByValue(_) => "NO_BTFARG",
             Self::NotText { .. } => "BAD_TYPE4STR",
             Self::NoReturnValue(_) => "NO_RETVAL",
             Self::NoPointer { .. } => "NO_PTR_STRCT",
-            Self::NoNames(_) => "NOSUP_BTFARG",
             Self::Member { .. } => "NO_BTF_FIELD",
         }
     }
@@ -105,7 +110,10 @@ impl ParameterError {
             | Self::NotText { name, .. }
             | Self::NoPointer { name, .. }
             | Self::Member { name, .. } => Some(name),
-            Self::NoPrototype(_) | Self::NoReturnValue(_) | Self::NoNames(_) => None,
+            Self::NoPrototype(_)
+            | Self::NoParameters(_)
+            | Self::NoReturnValue(_)
+            | Self::NoNames(_) => None,
         }
     }
 }

@@ -72,12 +72,15 @@ impl<'a> Finder<'a> {
 
     /// `$arg*`.
     pub(super) fn all(&self) -> Result<Vec<Argument>, ProbeError> {
-        if self.context.function.is_none() {
+        let Some(function) = self.context.function else {
             return Err(ParameterError::NoArguments(Fetch::AllParameters.to_string()).into());
+        };
+        self.types()?;
+        let params = self.params.as_deref().unwrap_or_default();
+        if params.is_empty() {
+            return Err(ParameterError::NoParameters(function.to_owned()).into());
         }
-        self.prototype()?;
-        let params = self.params.iter().flatten();
-        let each = params.map(|param| {
+        let each = params.iter().map(|param| {
             let name = param.name.clone();
             let body = Fetch::Parameter(name.clone());
             self.argument(name, &FetchArg { name: None, body, kind: None, count: None })

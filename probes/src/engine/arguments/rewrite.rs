@@ -64,11 +64,15 @@ fn without_suffix(body: &mut Fetch) -> &mut Fetch {
     }
 }
 
-/// The name of parameter `n`, from 1; `None` if it is not known, or if the parameter is not at
-/// `$argN`: it follows a struct by value.
+/// The name of parameter `n`, from 1; `None` if none is known of the function, or if the parameter
+/// is not at `$argN`: it follows a struct by value.
 fn parameter(n: u16, function: &str, types: &Btf) -> Result<Option<String>, ParameterError> {
     let Some(prototype) = types.function(function) else { return Ok(None) };
     let params = types.parameters(prototype);
+    if params.is_empty() {
+        // As in the kernel, `$argN` is the register then.
+        return Ok(None);
+    }
     let index = n - 1;
     let Some(param) = params.get(usize::from(index)) else {
         return match types.kind(prototype) {

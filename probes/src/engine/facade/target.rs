@@ -42,7 +42,8 @@ impl<'a> Target<'a> {
     /// Where a trigger is among those of the event.
     fn position(&self, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
         let kind = of.kind.clone().with_listed_names(&self.subject.list());
-        there.iter().position(|live| live.trigger.kind.is_same(&kind))
+        let of = Trigger { kind, ..of.clone() };
+        there.iter().position(|live| live.trigger.is_same(&of))
     }
 
     /// The triggers without one; `None` without a change.

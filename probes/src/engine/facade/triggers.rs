@@ -17,7 +17,9 @@ use crate::engine::facade::target::{Changed, Target};
 use crate::engine::facade::variables::Made;
 use crate::error::ProbeError;
 use crate::events::TraceInstance;
-use crate::trigger::{Histogram, HistogramTable, Live, TriggerCommand, Triggers, switched_events};
+use crate::trigger::{
+    Histogram, HistogramTable, Live, SwitchSubject, TriggerCommand, Triggers, switched_events,
+};
 
 /// Where an event has triggers: in a trace instance, or at the top (`None`).
 pub(super) type Place<'a> = Option<&'a Arc<TraceInstance>>;
@@ -242,8 +244,9 @@ impl Engine {
         }
     }
 
-    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does. As in
-    /// the kernel, all stay if another histogram refers to variables of one of them.
+    /// Removes the histograms of an event, and its triggers that switch those of others, as opening
+    /// its file `trigger` with O_TRUNC does. As in the kernel, all histograms stay if another
+    /// histogram refers to variables of one of them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
@@ -264,12 +267,14 @@ impl Engine {
         let subject = Subject::find(&control.registry, group, event)?;
         self.drain_locked(&mut control);
         let there = control.registry.triggers_at(of.map(|of| &**of), &subject.full_name());
-        if there.iter().any(|live| control.registry.is_referenced(live)) {
-            return Ok(());
-        }
-        self.remove_triggers(&mut control, of, &subject, |_, live| live.table().is_some())?;
+        let stay = there.iter().any(|live| control.registry.is_referenced(live));
+        let switched = switched_events(&there).collect();
+        self.remove_triggers(&mut control, of, &subject, |_, live| {
+            let switches = live.switch().is_some_and(|to| to.subject == SwitchSubject::Histograms);
+            switches || !stay && live.table().is_some()
+        })?;
         self.drop_unread(&mut control);
-        Ok(())
+        self.arm_switched(&mut control, of, switched)
     }
 
     /// The triggers of an event, each as the file `trigger` has it: the newest first, except

@@ -328,6 +328,26 @@ fn the_time_between_two_events_is_a_variable() {
 }
 
 #[test]
+fn histograms_may_differ_in_their_conditions_alone() {
+    let fake = two_events();
+    let conditions = [" if a < 5", " if a > 5", ""];
+    for condition in conditions {
+        set(&fake, "e", &format!("hist:keys=a{condition}")).unwrap();
+        let again = set(&fake, "e", &format!("hist:keys=a{condition}"));
+        assert_eq!(again.unwrap_err(), TriggerError::There("hist"));
+    }
+    set(&fake, "e", "hist:keys=a:pause if a > 5").unwrap();
+    set(&fake, "e", "!hist:keys=a if a > 6").unwrap();
+    let state = |line: &str| line.rsplit_once(' ').map(|(_, state)| state.to_owned());
+    let states = || -> Vec<_> {
+        fake.engine.triggers("kprobes", "e").unwrap().iter().filter_map(|l| state(l)).collect()
+    };
+    assert_eq!(states(), ["[active]", "[paused]", "[active]"]);
+    set(&fake, "e", "!hist:keys=a if a > 5").unwrap();
+    assert_eq!(states(), ["[active]", "[active]"]);
+}
+
+#[test]
 fn a_histogram_whose_variables_others_read_stays() {
     let fake = two_events();
     let busy = |error: Result<(), ProbeError>| {
@@ -344,6 +364,7 @@ fn a_histogram_whose_variables_others_read_stays() {
     set(&fake, "f", "hist:keys=a:y=a-$x").unwrap();
     busy(set(&fake, "e", "!hist:keys=a:x=a").map_err(ProbeError::from));
     busy(unregister("e"));
+    set(&fake, "e", "enable_hist:kprobes:f").unwrap();
     fake.engine.remove_histograms("kprobes", "e").unwrap();
     assert_eq!(fake.engine.triggers("kprobes", "e").unwrap().len(), 2, "as in the kernel");
     set(&fake, "e", "!hist:keys=a").unwrap();

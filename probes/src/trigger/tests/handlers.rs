@@ -82,6 +82,12 @@ fn handlers_and_saved_fields_are_among_sixteen_variables() {
     };
     assert!(saving(14).is_ok());
     assert_eq!(saving(15).unwrap_err().id, "VAR_CREATE_FIND_FAIL");
+    let variables = |number: usize| {
+        let all: Vec<String> = (0..number).map(|at| format!("v{at}=vv")).collect();
+        parse_trigger(&format!("hist:keys=kk:{}:onmax($v0).snapshot()", all.join(",")))
+    };
+    assert!(variables(15).is_ok());
+    assert_eq!(variables(16).unwrap_err().id, "ONX_VAR_CREATE_FAIL");
     let handlers = |number: usize| {
         parse_trigger(&format!("hist:keys=kk:mx=vv{}", ":onmax($mx).snapshot()".repeat(number)))
     };

@@ -1,16 +1,14 @@
 //! Trace instances: events of their own, of the same probes.
 
 use std::io::BufRead;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, finish};
+use exoprobe_tests::{Service, TestGuest, cases};
 use exoprobe_tracer::Tracer;
 
-use crate::support::tracer::{append, ask, cat, events, pipe, refused, work};
+use crate::support::tracer::{Mount, append, ask, cat, events, pipe, refused, work};
 
 pub(crate) const CASES: &[Case] = cases![
     each_instance_has_the_events_that_are_enabled_in_it needs [Kvm, Repeat],
@@ -541,31 +539,10 @@ fn the_command_line_makes_reads_and_removes_them() {
     assert_eq!(service.ok(&["instance", "list", "--json"]), "[]\n");
 }
 
-/// A mount, which goes also when its test fails.
-struct Mount<'a>(&'a Path);
-
-impl Drop for Mount<'_> {
-    fn drop(&mut self) {
-        let _ = exoprobe().args(["mount", "--unmount"]).arg(self.0).output();
-    }
-}
-
-/// Runs a script of a shell in a folder.
-fn shell(folder: &Path, script: &str) -> String {
-    let mut command = Command::new("bash");
-    let output = finish(command.args(["-c", script]).current_dir(folder), PATIENCE);
-    let [text, errors] =
-        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    text + &errors
-}
-
 fn instances_are_made_and_removed_in_a_mount() {
     let service = Service::restored(1);
-    let folder = tempfile::tempdir().unwrap();
-    let point = folder.path();
-    let _ = service.ok(&["mount", "--background", point.to_str().unwrap()]);
-    let _mount = Mount(point);
-    let run = |script: &str| shell(point, script);
+    let mount = Mount::of(&service);
+    let run = |script: &str| mount.shell(script);
     let text = run(&format!(
         "set -e; echo 'p:a {GETPID} n=\\7' >> kprobe_events; mkdir instances/foo; \
          echo 'n == 7' > instances/foo/events/kprobes/a/filter; \

@@ -1,5 +1,6 @@
 //! The kernel tracer's files.
 
+pub(super) mod documentation;
 pub(super) mod event_files;
 pub(super) mod instance_triggers;
 pub(super) mod instances;

@@ -1,9 +1,9 @@
 //! Which sessions differ, and which of them may.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::difference::Difference;
-use super::faults;
+use super::faults::Reached;
 use super::listed::List;
 use super::session::{Answers, Session};
 use super::shown::comparable;
@@ -18,16 +18,14 @@ const OF_6_1: List = List(include_str!("differences-6.1.txt"));
 pub(super) struct Comparison {
     sessions: usize,
     found: BTreeMap<String, Difference>,
-    /// Lines of the kernel's error_log with faults of filters.
-    faults: BTreeSet<String>,
+    /// Faults in the kernel's answers.
+    faults: Reached,
 }
 
 impl Comparison {
     pub(super) fn add(&mut self, session: &Session, theirs: Answers, ours: &Answers) {
         self.sessions += 1;
-        let lines = theirs.reads.iter().flat_map(|text| text.lines());
-        let of_filters = lines.filter_map(|line| line.strip_prefix("event filter parse error: "));
-        self.faults.extend(of_filters.map(str::to_owned));
+        theirs.reads.iter().for_each(|text| self.faults.add(text));
         let theirs = of_probes(without_default(theirs, session), session);
         let (theirs, ours) = (comparable(theirs, session), comparable(ours.clone(), session));
         let difference = Difference::of(session, theirs, ours);
@@ -38,12 +36,10 @@ impl Comparison {
     ///
     /// # Panics
     /// When a session differs that is not listed, when one no longer does, when a difference has no
-    /// reason, or when a fault of filters is in no session.
+    /// reason, or when a fault of the kernel's tables is in no session.
     pub(super) fn judge_6_12(self) {
         println!("{} sessions, {} differ from Linux 6.12", self.sessions, self.found.len());
-        let lacking: Vec<_> =
-            faults::of_filters().filter(|id| !self.faults.contains(*id)).collect();
-        assert!(lacking.is_empty(), "no session has these faults of filters: {lacking:?}");
+        self.faults.judge();
         self.judge(OF_6_12);
     }
 
@@ -51,7 +47,7 @@ impl Comparison {
     /// 6.12: [`Self::judge_6_12`] fails on others, but for the sessions that it lists.
     ///
     /// # Panics
-    /// As [`Self::judge_6_12`] does, but for faults of filters, and when both lists have a session.
+    /// As [`Self::judge_6_12`] does, but for faults of its tables, and when both lists have a session.
     pub(super) fn judge_6_1(mut self) {
         let differ = self.found.len();
         OF_6_12.titles().for_each(|title| drop(self.found.remove(title)));

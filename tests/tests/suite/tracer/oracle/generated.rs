@@ -1,5 +1,6 @@
 //! Sessions: written ones, and those made of parts by a fixed seed.
 
+mod documentation;
 mod instance_triggers;
 mod instances;
 mod synthetic;
@@ -39,6 +40,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(files_of_the_trace());
     sessions.extend(instances::all());
     sessions.extend(instance_triggers::all());
+    sessions.extend(documentation::all());
     let mut titles = HashSet::new();
     sessions.retain(|session| titles.insert(session.title()));
     sessions
@@ -47,6 +49,7 @@ pub(super) fn all() -> Vec<Session> {
 fn definitions() -> Vec<Session> {
     let mut sessions = Vec::new();
     let mut add = |line: String| sessions.push(Session::of_definitions(&[&line]));
+    list("definitions").into_iter().for_each(&mut add);
     for head in list("heads") {
         add(format!("{head} {FUNCTION} a=%di"));
     }

@@ -17,6 +17,8 @@ pub(super) struct Write {
     pub(super) file: String,
     pub(super) operation: Operation,
     pub(super) text: String,
+    /// It prepares a session, and is not in its title.
+    is_preparation: bool,
 }
 
 impl Write {
@@ -53,7 +55,7 @@ const EVENT: &str = "p:e __x64_sys_sethostname a=%di s=+0(%si):string i=%di:s32 
 impl Session {
     /// A session with the event [`EVENT`].
     pub(super) fn of_event() -> Self {
-        Self { writes: Vec::new(), reads: Vec::new() }.append("kprobe_events", EVENT)
+        Self { writes: Vec::new(), reads: Vec::new() }.prepare("kprobe_events", EVENT)
     }
 
     /// A session that appends definitions to kprobe_events, of event `e` as a rule.
@@ -90,9 +92,16 @@ impl Session {
         self.write(path, Operation::RemoveFolder, "")
     }
 
-    fn write(mut self, file: &str, operation: Operation, text: &str) -> Self {
+    /// Appends a text that the title lacks.
+    pub(super) fn prepare(mut self, file: &str, text: &str) -> Self {
+        self = self.write(file, Operation::Append, text);
+        self.writes.last_mut().expect("that one").is_preparation = true;
+        self
+    }
+
+    pub(super) fn write(mut self, file: &str, operation: Operation, text: &str) -> Self {
         let (file, text) = (file.to_owned(), text.to_owned());
-        self.writes.push(Write { file, operation, text });
+        self.writes.push(Write { file, operation, text, is_preparation: false });
         self
     }
 
@@ -101,7 +110,7 @@ impl Session {
         self
     }
 
-    /// Its writes on one line, without that of [`EVENT`]; no other session has the same.
+    /// Its writes on one line, without those that prepare it; no other session has the same.
     pub(super) fn title(&self) -> String {
         let write = |write: &Write| {
             let text = write.text.replace('\n', "\\n").replace('\t', "\\t");
@@ -112,7 +121,7 @@ impl Session {
                 Operation::RemoveFolder => format!("rmdir {}", write.file),
             }
         };
-        let writes = self.writes.iter().filter(|write| write.text != EVENT);
+        let writes = self.writes.iter().filter(|write| !write.is_preparation);
         writes.map(write).collect::<Vec<_>>().join(" ; ").trim_end().to_owned()
     }
 }

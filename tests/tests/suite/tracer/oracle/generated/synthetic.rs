@@ -14,6 +14,10 @@ pub(super) fn definitions() -> Vec<Session> {
         let written = read(none().append(file, &unescaped(&text)));
         sessions.push(written.read(&format!("{of}/format")));
     }
+    for number in [64, 65] {
+        let fields: String = (0..number).map(|field| format!(" u8 f{field};")).collect();
+        sessions.push(read(none().append(file, &format!("lat{fields}"))));
+    }
     for text in list("dynamic events") {
         sessions.push(read(none().append("dynamic_events", &unescaped(&text))));
     }
