@@ -109,7 +109,7 @@ mod tests {
         renew(&[0, 2], true);
         assert_eq!(**texts.places(), [2, 0]);
         let [dx, di] = [Register::Dx, Register::Di].map(Fetch::Register);
-        assert_eq!(bases(&texts.recorded().unwrap()), [dx.clone(), di.clone()]);
+        assert_eq!(bases(&texts.recorded().unwrap()), [dx, di.clone()]);
         renew(&[], true);
         assert!(texts.recorded().is_none(), "no filter compares any");
         renew(&[1], true);
