@@ -34,7 +34,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva, to_usize};
-use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, MORE_SIZE, RINGS_SIZE};
+use crate::layout::{
+    HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, MORE_SIZE, RINGS_SIZE, more_rings_len,
+};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, undumped};
 use crate::paging::{
     self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_NO_EXECUTE,
@@ -145,7 +147,7 @@ struct Shared {
 /// Bytes of the whole region, without larger rings for several vCPUs.
 const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE + MORE_SIZE;
 /// Bytes of the largest region.
-pub const REGION_MOST: u64 = REGION + rings::more_rings_len(u8::MAX);
+pub const REGION_MOST: u64 = REGION + more_rings_len(u8::MAX);
 
 impl HiddenMemory {
     /// Reserves the region above `ram` and fills its trampolines. Its pages take memory when they
@@ -156,7 +158,7 @@ impl HiddenMemory {
     /// each, at most 66 MiB.
     pub fn new(ram: &GuestRam, vcpus: u8) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
-        let more_rings_len = rings::more_rings_len(vcpus);
+        let more_rings_len = more_rings_len(vcpus);
         let len = REGION + more_rings_len;
         let mapping = undumped(MmapRegion::new(to_usize(len)), len)?;
         let region =

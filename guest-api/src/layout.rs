@@ -28,6 +28,20 @@ pub const HIDDEN_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
 /// last 2 MiB, where a pointer that is an error's number must not be mapped (mm.rst, "unused hole";
 /// err.h).
 pub const RINGS_SIZE: u64 = 4 << 20;
+/// Bytes of records for each of several vCPUs, and for all of them at most.
+const RING_OF_VCPU: u64 = 4 << 20;
+const RINGS_OF_ALL: u64 = 64 << 20;
+
+/// Bytes of the larger rings: besides the records, one page-directory entry for what is before and
+/// after those of each ring.
+pub(crate) const fn more_rings_len(vcpus: u8) -> u64 {
+    let all = vcpus as u64 * RING_OF_VCPU;
+    match vcpus {
+        0 | 1 => 0,
+        _ if all < RINGS_OF_ALL => all + (2 << 20),
+        _ => RINGS_OF_ALL + (2 << 20),
+    }
+}
 /// Bytes of code in the extension of hidden memory, for more optimized probes: 11 page-directory
 /// entries.
 pub const MORE_CODE_SIZE: u64 = 22 << 20;

@@ -21,21 +21,6 @@ pub const RINGS: Window = {
     Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }
 };
 
-/// Bytes of records for each of several vCPUs, and for all of them at most.
-const OF_VCPU: u64 = 4 << 20;
-const OF_ALL: u64 = 64 << 20;
-
-/// Bytes of the larger rings: besides the records, one page-directory entry for what is before and
-/// after those of each ring.
-pub(super) const fn more_rings_len(vcpus: u8) -> u64 {
-    let all = vcpus as u64 * OF_VCPU;
-    match vcpus {
-        0 | 1 => 0,
-        _ if all < OF_ALL => all + PAGE_SIZE_2M,
-        _ => OF_ALL + PAGE_SIZE_2M,
-    }
-}
-
 impl HiddenMemory {
     fn more_rings(&self) -> Extension<'_> {
         let (code, data) = (0, self.0.more_rings_len);

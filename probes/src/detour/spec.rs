@@ -290,7 +290,7 @@ pub struct DetourEnv {
     pub hidden: Mapped,
     /// Faults of guarded loads are passed over ([`exoprobe_guest::guarded_load`]).
     pub guards_loads: bool,
-    /// The code runs in a kernel: it can mask interrupts, and may have to set AC to read user memory
-    /// (Intel SDM vol. 3, 4.6).
+    /// The code runs in a kernel: it can mask interrupts, and may have to set AC to read user
+    /// memory (Intel SDM vol. 3, 4.6).
     pub in_kernel: bool,
 }

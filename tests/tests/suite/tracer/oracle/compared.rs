@@ -47,7 +47,8 @@ impl Comparison {
     /// 6.12: [`Self::judge_6_12`] fails on others, but for the sessions that it lists.
     ///
     /// # Panics
-    /// As [`Self::judge_6_12`] does, but for faults of its tables, and when both lists have a session.
+    /// As [`Self::judge_6_12`] does, but for faults of its tables, and when both lists have a
+    /// session.
     pub(super) fn judge_6_1(mut self) {
         let differ = self.found.len();
         OF_6_12.titles().for_each(|title| drop(self.found.remove(title)));

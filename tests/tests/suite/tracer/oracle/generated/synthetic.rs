@@ -3,24 +3,38 @@
 use super::super::parts::list;
 use super::super::session::Session;
 
-/// Definitions of synthetic events, and files of those.
-pub(super) fn definitions() -> Vec<Session> {
-    let (file, of) = ("synthetic_events", "events/synthetic/lat");
+const FILE: &str = "synthetic_events";
+/// The folder of the event `lat`.
+const OF: &str = "events/synthetic/lat";
+
+fn read(session: Session) -> Session {
+    session.read(FILE).read("dynamic_events")
+}
+
+/// Definitions alone.
+fn commands() -> Vec<Session> {
     let none = || Session::of_definitions(&[]);
-    let read = |session: Session| session.read(file).read("dynamic_events");
     let unescaped = |text: &str| text.replace("\\n", "\n");
     let mut sessions = Vec::new();
     for text in list("synthetic events") {
-        let written = read(none().append(file, &unescaped(&text)));
-        sessions.push(written.read(&format!("{of}/format")));
+        let written = read(none().append(FILE, &unescaped(&text)));
+        sessions.push(written.read(&format!("{OF}/format")));
     }
     for number in [64, 65] {
         let fields: String = (0..number).map(|field| format!(" u8 f{field};")).collect();
-        sessions.push(read(none().append(file, &format!("lat{fields}"))));
+        sessions.push(read(none().append(FILE, &format!("lat{fields}"))));
     }
     for text in list("dynamic events") {
         sessions.push(read(none().append("dynamic_events", &unescaped(&text))));
     }
+    sessions
+}
+
+/// Definitions of synthetic events, and files of those.
+pub(super) fn definitions() -> Vec<Session> {
+    let (file, of) = (FILE, OF);
+    let none = || Session::of_definitions(&[]);
+    let mut sessions = commands();
     let define = || none().append(file, "lat u64 a1; s32 b1; char c1[16]\n");
     let state = |session: Session| {
         let names = ["enable", "filter", "trigger", "hist"];
