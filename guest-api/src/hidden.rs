@@ -155,7 +155,7 @@ impl HiddenMemory {
     ///
     /// # Errors
     /// [`MemoryError`] if the host cannot map 30 MiB, and for several vCPUs 2 MiB and 4 MiB for
-    /// each, at most 66 MiB.
+    /// each, at most 18 MiB.
     pub fn new(ram: &GuestRam, vcpus: u8) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
         let more_rings_len = more_rings_len(vcpus);

@@ -30,7 +30,7 @@ pub const HIDDEN_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
 pub const RINGS_SIZE: u64 = 4 << 20;
 /// Bytes of records for each of several vCPUs, and for all of them at most.
 const RING_OF_VCPU: u64 = 4 << 20;
-const RINGS_OF_ALL: u64 = 64 << 20;
+const RINGS_OF_ALL: u64 = 16 << 20;
 
 /// Bytes of the larger rings: besides the records, one page-directory entry for what is before and
 /// after those of each ring.

@@ -389,8 +389,8 @@ fn several_vcpus_have_larger_rings_where_the_image_s_directory_has_room() {
 }
 
 #[test]
-fn rings_of_several_vcpus_have_64_mib_at_most() {
+fn rings_of_several_vcpus_have_16_mib_at_most() {
     let mib = |vcpus| HiddenMemory::new(&guest().0, vcpus).unwrap().host_mapping().1 >> 20;
-    assert_eq!([1, 2, 16, 17, 255].map(mib), [30, 40, 96, 96, 96]);
-    assert_eq!(REGION_MOST >> 20, 96);
+    assert_eq!([1, 2, 4, 5, 255].map(mib), [30, 40, 48, 48, 48]);
+    assert_eq!(REGION_MOST >> 20, 48);
 }

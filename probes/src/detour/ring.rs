@@ -122,6 +122,7 @@ pub struct InBytes {
     pub array: Option<u16>,
 }
 
+#[cfg(any(test, feature = "testing"))]
 impl InBytes {
     /// A text.
     #[must_use]

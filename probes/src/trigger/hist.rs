@@ -108,12 +108,16 @@ impl Hist {
         };
         let making = self.handlers.iter_mut().filter(|handler| handler.action.makes().is_some());
         making.flat_map(|handler| handler.action.params_mut()).for_each(own_too);
-        self.with_operands(&|operand| {
+        let as_field = |operand: &mut Expression| {
             let Expression::Variable(name) = &*operand else { return };
             if let Some(field) = field(name) {
                 *operand = field;
             }
-        })
+        };
+        let saving = self.handlers.iter_mut().filter(|handler| handler.action.makes().is_none());
+        let saved = saving.flat_map(|handler| handler.action.params_mut());
+        saved.for_each(|param| as_field(&mut param.value));
+        self.with_operands(&as_field)
     }
 
     /// The same one with other operands of keys, values and variables; its sort keys follow.

@@ -75,12 +75,12 @@ mod tests {
         };
         assert_eq!((bits(0x3027), bits(0x28_3030)), (39, 40));
         assert_eq!(address_bits(&CpuId::new(0).unwrap()), 36);
-        let most = (1 << 19) - 1024 - 96;
+        let most = (1 << 19) - 1024 - 48;
         check_memory(most, 39).unwrap();
         let error = check_memory(most + 1, 39).unwrap_err().to_string();
-        assert!(error.starts_with("523169 MiB of memory: guest-physical"), "{error}");
+        assert!(error.starts_with("523217 MiB of memory: guest-physical"), "{error}");
         assert!(
-            error.ends_with("39 bits on this host; lower --memory to 523168 or less"),
+            error.ends_with("39 bits on this host; lower --memory to 523216 or less"),
             "{error}"
         );
     }

@@ -158,7 +158,7 @@ impl Registry {
         new.enabled.store(first.records_events(), Ordering::SeqCst);
         new.set_triggers(first.triggers());
         if let Some(refused) = first.event_filter.refused() {
-            new.event_filter.refuse(refused);
+            new.refuse_filter(refused);
             return Ok(());
         }
         let filter = first.event_filter.written();

@@ -41,18 +41,17 @@ struct Taken {
 }
 
 impl Taken {
-    /// Passes all to the store and to the instances. Returns the number of new events in them.
-    fn keep(&mut self, store: &EventStore) -> usize {
-        let mut kept = store.append(self.steps.drain(..));
+    /// Passes all to the store and to the instances.
+    fn keep(&mut self, store: &EventStore) {
+        store.append(self.steps.drain(..));
         while let Some((instance, _)) = self.given.first() {
             let instance = Arc::clone(instance);
             let is_its = |(of, _): &GivenStep| Arc::ptr_eq(of, &instance);
             let (its, others) = std::mem::take(&mut self.given).into_iter().partition(is_its);
             let its: Vec<GivenStep> = its;
-            kept += instance.events().append(its.into_iter().map(|(_, step)| step));
+            instance.events().append(its.into_iter().map(|(_, step)| step));
             self.given = others;
         }
-        kept
     }
 }
 
@@ -150,7 +149,7 @@ fn leave_out(registry: &Registry, made: &MadeEvent, cause: &Cause, taken: &mut T
 
 impl Engine {
     /// Moves all recorded hits into the event store, merged by time; one whose handler took long
-    /// may come behind later ones that were moved before. Gives how many they were.
+    /// may come after later ones that were moved before. Returns how many were read.
     pub fn drain(&self) -> usize {
         self.drain_in(&mut self.lock())
     }
@@ -201,7 +200,7 @@ impl Engine {
         batch.sort_by_key(|read| read.record.time);
         let mut sources: FxHashMap<u32, Option<RecordedProbe>> = FxHashMap::default();
         let mut taken = Taken { steps: Vec::new(), given: Vec::new(), may_make: MADE_IN_DRAIN };
-        let mut moved = 0;
+        let read = batch.len();
         for Read { vcpu, record, filter } in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = control.registry.recorded(record.probe)?;
@@ -223,10 +222,11 @@ impl Engine {
             }
             source.take(hit, &control.registry, &mut taken);
             if taken.steps.len() + taken.given.len() >= STEPS {
-                moved += taken.keep(&self.store);
+                taken.keep(&self.store);
             }
         }
-        moved + taken.keep(&self.store)
+        taken.keep(&self.store);
+        read
     }
 
     /// What the events of a probe have in common: made again only where it has changed.

@@ -140,7 +140,7 @@ impl Engine {
         let ids = control.registry.ids(group, event)?.to_vec();
         let probes = control.registry.of_ids(&ids);
         let refuse = || {
-            probes.iter().for_each(|probe| probe.event_filter.refuse(Arc::clone(&refused)));
+            probes.iter().for_each(|probe| probe.refuse_filter(Arc::clone(&refused)));
         };
         if probes.iter().all(|probe| probe.event_filter.written().is_none()) {
             // The code in the guest stays as it is.

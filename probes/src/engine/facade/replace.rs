@@ -84,6 +84,7 @@ impl Engine {
         if !before.is_empty() {
             // What was hit meanwhile was recorded for them.
             self.drain_for(control, &before);
+            control.registry.of_ids(&ids).iter().for_each(|probe| probe.settle_texts());
         }
         match settled {
             Err(unsettled) if arms => {

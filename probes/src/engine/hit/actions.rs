@@ -189,11 +189,12 @@ impl Recorder {
         }
         let task = current_words(hit);
         let (mut bytes, mut bytes_at, mut texts_at) = (Bytes::default(), Vec::new(), Vec::new());
-        if *has_bytes {
-            bytes_at = bytes.fetch_all(list, hit);
-        }
+        // First: a filter that finds no text refuses the hit.
         if !texts.is_empty() {
             texts_at = bytes.fetch_all(texts, hit);
+        }
+        if *has_bytes {
+            bytes_at = bytes.fetch_all(list, hit);
         }
         let shape = Shape {
             has_task: task.is_some(),

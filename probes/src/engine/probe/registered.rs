@@ -8,7 +8,9 @@ use arc_swap::ArcSwapOption;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 use exoprobe_introspect::SymbolTable;
 
-use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter};
+use crate::definition::{
+    Action, Field, Filter, Flag, ProbeDefinition, RefusedFilter, ReturnMode, WrittenFilter,
+};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::event_filter::EventFilter;
 use crate::engine::probe::fetch::Kept;
@@ -227,8 +229,10 @@ impl Probe {
         self.wants_stack.store(wants_stack, Ordering::Relaxed);
         let is_over = triggers.is_none() && self.records_all();
         self.sorts_late.fetch_or(is_over, Ordering::SeqCst);
-        // First, so that the records of hits that the filter does not refuse have the texts.
-        self.renew_texts(triggers.as_deref());
+        // First, so that the records of hits that the filter does not refuse have the texts. Hits
+        // that are under way are for the triggers of before.
+        let before = self.triggers();
+        self.renew_texts(&[before.as_deref(), triggers.as_deref()], None);
         self.records_all.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
     }
@@ -240,17 +244,32 @@ impl Probe {
         written: Option<Arc<WrittenFilter>>,
         found: Option<Filter<Field>>,
     ) {
+        // Before a hit meets the new filter.
+        self.renew_texts(&[self.triggers().as_deref()], found.as_ref());
         self.event_filter.set(written, found);
-        self.renew_texts(self.triggers().as_deref());
+        self.settle_texts();
     }
 
-    /// Has records contain the users' texts that the event's filter, those in trace instances, and
-    /// conditions of triggers compare.
-    fn renew_texts(&self, triggers: Option<&Triggers>) {
+    /// Removes the event's filter, and keeps the one that was refused in its place.
+    pub(crate) fn refuse_filter(&self, refused: Arc<RefusedFilter>) {
+        self.event_filter.refuse(refused);
+        self.settle_texts();
+    }
+
+    /// Has records contain no users' texts but those that filters compare now.
+    pub(crate) fn settle_texts(&self) {
+        self.renew_texts(&[self.triggers().as_deref()], None);
+    }
+
+    /// Has records contain the users' texts that the event's filter, its `next` one, those in trace
+    /// instances, and conditions of triggers compare.
+    fn renew_texts(&self, triggers: &[Option<&Triggers>], next: Option<&Filter<Field>>) {
         let filter = self.event_filter.found();
-        let others = triggers.into_iter().flat_map(Triggers::filters);
-        let wanted = filter.as_deref().into_iter().chain(others).flat_map(compared).collect();
-        let is_late = triggers.is_some() || self.sorts_late();
+        let triggers = triggers.iter().flatten();
+        let others = triggers.clone().flat_map(|triggers| triggers.filters());
+        let all = filter.as_deref().into_iter().chain(next).chain(others);
+        let wanted = all.flat_map(compared).collect();
+        let is_late = triggers.count() > 0 || self.sorts_late();
         self.user_texts.renew(&self.arguments().list, &wanted, is_late);
         let more = self.wants_stack() || self.user_texts.recorded().is_some();
         self.records_more.store(more, Ordering::SeqCst);
@@ -301,7 +320,7 @@ impl Probe {
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         self.arguments.store(Some(Arc::new(arguments)));
         self.event_filter.set_found(filter);
-        self.renew_texts(self.triggers().as_deref());
+        self.settle_texts();
     }
 
     /// The filter of records; `None` records all hits: triggers and trace instances also see those

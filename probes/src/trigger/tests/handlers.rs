@@ -34,6 +34,10 @@ fn handlers_are_listed_as_by_the_kernel() {
     // The kernel's order of parts.
     let all = "hist:keys=kk:vals=vv:mx=vv:sort=vv:size=256:nohitcount:onchange($mx).save(vv)";
     assert_eq!(added(all).to_string(), all);
+    // The event's own variable by its whole name is the field that it stands for.
+    let own = parse_trigger("hist:keys=kk:mx=vv:onmax($mx).save(kprobes.e.$mx)").unwrap();
+    let TriggerCommand::Add(own) = own.of_event("kprobes", "e") else { panic!("it is set") };
+    assert!(own.to_string().ends_with(":onmax($mx).save(vv)"), "{own}");
     let kind = |command: &str| added(&format!("hist:keys=kk:mx=vv{command}")).kind;
     let (max, change) = (":onmax($mx).save(vv)", ":onchange($mx).save(vv)");
     assert!(kind(max).is_same(&kind(max)));

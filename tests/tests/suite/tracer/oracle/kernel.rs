@@ -76,7 +76,7 @@ begin() {
 "#;
 
 /// Texts of errors, as busybox prints them, and their names.
-const ERRORS: [(&str, &str); 17] = [
+const ERRORS: [(&str, &str); 18] = [
     ("Invalid argument", "EINVAL"),
     ("No such file or directory", "ENOENT"),
     ("nonexistent directory", "ENOENT"),
@@ -94,6 +94,7 @@ const ERRORS: [(&str, &str); 17] = [
     ("Cannot allocate memory", "ENOMEM"),
     ("No space left on device", "ENOSPC"),
     ("Operation not supported", "EOPNOTSUPP"),
+    ("Cannot assign requested address", "EADDRNOTAVAIL"),
 ];
 
 impl Kernel {
