@@ -231,7 +231,7 @@ fn a_field_of_the_event_of_onmatch_is_a_variable_of_it_as_long_as_it_is_read() {
     assert_eq!(lines(&fake, "e")[2..], [MADE]);
     let line = &lines(&fake, "f")[0];
     assert!(line.contains(":onmatch(kprobes.e).pair(a_e,a_f,kprobes.e.a_e) [active]"), "{line}");
-    let removal = "!hist:keys=common_pid:synthetic_a_e=a_e";
+    let removal = "!hist:keys=common_pid:synthetic_a_e=a_e if a_e >= 0";
     assert_eq!(set(&fake, "e", removal).unwrap_err().code(), "EBUSY");
     // A second one reads the same variable.
     set(&fake, "f", &of("a_f,a_f,kprobes.f.a_f")).unwrap();
