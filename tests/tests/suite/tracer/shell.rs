@@ -18,8 +18,10 @@ pub(crate) const CASES: &[Case] = cases![
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shell/show-hits.sh");
 
 fn show_hits(mounted: &Mounted<'_>, args: &[&str]) -> Command {
-    let mut command = Command::new(SCRIPT);
-    command.args(args).env("TRACING", mounted.point());
+    // A shell cannot trap a signal that was ignored when it was started, as SIGINT is below a
+    // command in the background.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", SCRIPT]).args(args).env("TRACING", mounted.point());
     command
 }
 
