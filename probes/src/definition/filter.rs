@@ -223,14 +223,14 @@ impl Field {
     }
 }
 
-/// What a field is compared with.
+/// Use of a field in a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldUse {
-    /// A number.
+    /// Compared with a number.
     Number,
-    /// Text.
+    /// Compared with text.
     Text,
-    /// A function, by `.function`.
+    /// Compared with a function, by `.function`.
     Function,
 }
 

@@ -79,7 +79,7 @@ impl Synthetic {
         }
     }
 
-    /// What its hits have in common, with the symbols of their cause for back-traces.
+    /// The common part of its hits, with the symbols of their cause for back-traces.
     fn origin(&self, cause: &Origin) -> Arc<Origin> {
         let known = self.origin.load_full();
         let has_stack = self.arguments.list.iter().any(Argument::is_stack);

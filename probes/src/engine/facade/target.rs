@@ -86,22 +86,15 @@ impl<'a> Target<'a> {
     }
 
     fn with_new(&self, there: &[Arc<Live>], trigger: Trigger) -> Result<Changed, ProbeError> {
-        let too_many = || Err(TriggerError::TooMany(TRIGGERS_MAX).into());
         if there.len() >= TRIGGERS_MAX {
-            return too_many();
+            return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
         }
+        // None is made of the event's own fields: its hits have these.
         let (new, made) = self.live(trigger)?;
-        let event = self.subject.full_name();
-        let (own, made): (Vec<Made>, Vec<Made>) =
-            made.into_iter().partition(|made| made.event == event);
-        let own: Vec<Arc<Live>> = own.into_iter().map(|made| Arc::new(made.live)).collect();
-        if there.len() + own.len() >= TRIGGERS_MAX {
-            return too_many();
-        }
         let new = [Arc::new(new)];
         // As in the kernel, the newest comes first, but for histograms.
         let list = match new[0].table() {
-            Some(_) => [there, &own, &new].concat(),
+            Some(_) => [there, &new].concat(),
             None => [&new[..], there].concat(),
         };
         Ok(Changed { list, made })

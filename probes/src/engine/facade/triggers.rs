@@ -205,25 +205,29 @@ impl Engine {
 
     /// Removes triggers that switch events that no longer exist.
     pub(super) fn drop_lost_switches(&self, control: &mut Control) {
-        let events = control.registry.events_with(|live| live.switch().is_some());
-        for (of, (group, event)) in events {
-            let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
-            let is_lost = |registry: &Registry, live: &Live| {
-                live.switch().is_some_and(|to| !registry.has_event(&to.group, &to.event))
-            };
-            // Removing triggers does not fail.
-            let _ = self.remove_triggers(control, of.as_ref(), &subject, is_lost);
-        }
+        self.remove_everywhere(control, |registry, live| {
+            live.switch().is_some_and(|to| !registry.has_event(&to.group, &to.event))
+        });
     }
 
     /// Removes histograms that were made for handlers of others, and to which none refers any more.
     pub(super) fn drop_unread(&self, control: &mut Control) {
-        for (of, (group, event)) in control.registry.events_with(|live| live.is_made) {
+        self.remove_everywhere(control, |registry, live| {
+            live.is_made && !registry.is_referenced(live)
+        });
+    }
+
+    /// Removes some triggers of all events, at the top and in trace instances.
+    fn remove_everywhere(
+        &self,
+        control: &mut Control,
+        is_removed: impl Fn(&Registry, &Live) -> bool,
+    ) {
+        let registry = &control.registry;
+        for (of, (group, event)) in registry.events_with(|live| is_removed(registry, live)) {
             let Ok(subject) = Subject::find(&control.registry, &group, &event) else { continue };
-            let is_unread =
-                |registry: &Registry, live: &Live| live.is_made && !registry.is_referenced(live);
             // Removing triggers does not fail.
-            let _ = self.remove_triggers(control, of.as_ref(), &subject, is_unread);
+            let _ = self.remove_triggers(control, of.as_ref(), &subject, &is_removed);
         }
     }
 

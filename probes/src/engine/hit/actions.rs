@@ -218,8 +218,10 @@ impl Recorder {
             true => writer.args(*may_fault, values(list, &bytes_at, hit)),
             false => writer.args(*may_fault, list.iter().map(|arg| word(arg, hit))),
         }
-        // Of these, `may_fault` has no bits.
-        writer.args(false, texts_at.iter().map(|place| Some(TextPlace::word_of(*place))));
+        if !texts_at.is_empty() {
+            // Of these, `may_fault` has no bits.
+            writer.args(false, texts_at.iter().map(|place| Some(TextPlace::word_of(*place))));
+        }
         writer.stack(stack);
         writer.text(bytes.as_slice());
         // Before the consumer sees the record and may undo the count.

@@ -379,9 +379,29 @@ fn users_texts_choose_in_each_place_for_itself() {
     guest.assert_unharmed();
 }
 
+/// Changes an instance's events in turns until the guest answers: `change` has the round's number,
+/// and whether they are to be enabled. Between two changes, each of which stops the guest, it runs
+/// for some time. Returns the number of rounds.
+fn enable_and_disable(
+    guest: &TestGuest,
+    from: u64,
+    run: Duration,
+    change: impl Fn(usize, bool),
+) -> usize {
+    let mut rounds = 0;
+    while guest.is_silent(from) {
+        for is_enabled in [true, false] {
+            change(rounds, is_enabled);
+            guest.engine.optimize();
+            std::thread::sleep(run);
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
 fn users_texts_choose_while_an_instance_comes_and_goes() {
     const CALLS: u64 = 60;
-    /// Between two changes, each of which stops the guest.
     const RUN: Duration = Duration::from_millis(4);
     let guest = TestGuest::restored(1);
     let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
@@ -394,18 +414,13 @@ fn users_texts_choose_while_an_instance_comes_and_goes() {
     write("events/kprobes/enable", "1");
     tracer.make_folder("instances/foo").unwrap();
     let from = guest.send(&format!("open / {CALLS}"));
-    let mut rounds = 0;
-    while guest.is_silent(from) {
-        write("instances/foo/events/kprobes/enable", "1");
-        let name = ["/", "none"][rounds % 2];
-        write("instances/foo/events/kprobes/filter", &format!("name.ustring != \"{name}\""));
-        guest.engine.optimize();
-        std::thread::sleep(RUN);
-        write("instances/foo/events/kprobes/enable", "0");
-        guest.engine.optimize();
-        std::thread::sleep(RUN);
-        rounds += 1;
-    }
+    let rounds = enable_and_disable(&guest, from, RUN, |round, is_enabled| {
+        write("instances/foo/events/kprobes/enable", if is_enabled { "1" } else { "0" });
+        if is_enabled {
+            let name = ["/", "none"][round % 2];
+            write("instances/foo/events/kprobes/filter", &format!("name.ustring != \"{name}\""));
+        }
+    });
     assert_eq!(guest.answer(from, "open"), CALLS);
     let text = tracer.read("trace").unwrap();
     let counts = ["a", "b"].map(|event| text.matches(&format!(": {event}: (")).count() as u64);
@@ -419,7 +434,6 @@ fn users_texts_choose_while_an_instance_comes_and_goes() {
 
 fn changes_during_hits_leave_no_event_at_the_top() {
     const CALLS: u64 = 60_000;
-    /// Between two changes, each of which stops the guest.
     const RUN: Duration = Duration::from_millis(2);
     let guest = TestGuest::restored(1);
     let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
@@ -431,17 +445,12 @@ fn changes_during_hits_leave_no_event_at_the_top() {
     write("events/kprobes/a/enable", "1");
     tracer.make_folder("instances/foo").unwrap();
     let from = guest.send(&format!("getpid {CALLS}"));
-    let mut rounds = 0;
-    while guest.is_silent(from) {
-        write("instances/foo/events/kprobes/enable", "1");
-        write("instances/foo/events/kprobes/a/filter", ["0", "n == 7"][rounds % 2]);
-        guest.engine.optimize();
-        std::thread::sleep(RUN);
-        write("instances/foo/events/kprobes/enable", "0");
-        guest.engine.optimize();
-        std::thread::sleep(RUN);
-        rounds += 1;
-    }
+    let rounds = enable_and_disable(&guest, from, RUN, |round, is_enabled| {
+        write("instances/foo/events/kprobes/enable", if is_enabled { "1" } else { "0" });
+        if is_enabled {
+            write("instances/foo/events/kprobes/a/filter", ["0", "n == 7"][round % 2]);
+        }
+    });
     assert_eq!(guest.answer(from, "getpid"), CALLS);
     let written = |trace: &str| {
         let text = tracer.read(trace).unwrap();

@@ -225,7 +225,7 @@ fn field(name: &str, at: usize, size: usize, flags: &str, ty: &str) -> String {
     format!("field {name} {at} {size} {flags} {ty}\n")
 }
 
-/// What `formats` prints of an event before its fields.
+/// The lines that `formats` prints before an event's fields.
 fn head(service: &Service, group: &str, name: &str, is: &str) -> String {
     let id = cat(service, &format!("events/{group}/{name}/id"));
     format!(
