@@ -100,7 +100,7 @@ impl Recorder {
                 Done::CONTINUE
             }
             [Action::Record] if !probe.records_more() => {
-                let result = self.record(table.symbols.as_ref(), info, hit, &[], &[]);
+                let result = self.record::<false>(table.symbols.as_ref(), info, hit, &[], &[]);
                 let verdict = match result.filter(|_| info.is_entry()) {
                     Some(value) => leave(hit, value),
                     None => Verdict::Continue,
@@ -131,9 +131,9 @@ impl Recorder {
                     records = true;
                     let result = if matches!(action, Action::Stack) || probe.wants_stack() {
                         let (frames, depth) = back_trace(calls, table, info, hit);
-                        self.record(symbols, info, hit, &frames[..depth], texts)
+                        self.record::<true>(symbols, info, hit, &frames[..depth], texts)
                     } else {
-                        self.record(symbols, info, hit, &[], texts)
+                        self.record::<true>(symbols, info, hit, &[], texts)
                     };
                     if let Some(value) = result.filter(|_| info.is_entry()) {
                         done.verdict = leave(hit, value);
@@ -167,13 +167,14 @@ impl Recorder {
         let at = Gva(hit.regs.rip);
         let arguments = &probe.arguments();
         let info = HitInfo { probe, arguments, at, returned: None };
-        let _ = self.record(Some(symbols), &info, hit, stack, &[]);
+        let _ = self.record::<true>(Some(symbols), &info, hit, stack, &[]);
     }
 
     /// Writes a record with these users' texts after its values, or gives it to the probe's
-    /// consumer. Returns the consumer's result for the function.
+    /// consumer. Returns the consumer's result for the function. Without `MORE` there is neither a
+    /// back-trace nor such a text: most hits have none, and no instructions for them.
     #[inline(never)]
-    fn record(
+    fn record<const MORE: bool>(
         &self,
         symbols: Option<&SymbolTable>,
         info: &HitInfo<'_>,
@@ -181,6 +182,7 @@ impl Recorder {
         stack: &[u64],
         texts: &[Argument],
     ) -> Option<u64> {
+        let (stack, texts) = if MORE { (stack, texts) } else { (&[][..], &[][..]) };
         let HitInfo { probe, arguments, returned, .. } = *info;
         let ring = self.rings.get(usize::from(hit.vcpu))?;
         let Arguments { list, may_fault, has_bytes, .. } = arguments;
