@@ -39,7 +39,7 @@ pub use hidden::{HiddenError, HiddenMemory};
 pub use hook::{BreakpointAction, ExitHook, HitContext, KernelEntry, SregsSource};
 pub use idt::IdtError;
 pub use kvm_bindings::{kvm_regs, kvm_sregs};
-pub use memory::{GuestRam, OutsideMemory};
+pub use memory::{GuestRam, LoggedWord, OutsideMemory};
 pub use registers::{Registers, VcpuError, gpr};
 pub use stub::StubError;
 pub use time::{GuestClock, GuestTime};

@@ -78,6 +78,14 @@ pub struct GuestRam {
     pagemap: Option<Arc<Pagemap>>,
 }
 
+/// An aligned word of RAM that was looked up once, for several accesses.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedWord<'a> {
+    word: &'a AtomicU64,
+    gpa: Gpa,
+    host_writes: &'a HostWrites,
+}
+
 /// A region of RAM and its mapping.
 #[derive(Clone, Copy, Debug)]
 struct Span {
@@ -281,11 +289,33 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
-    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM.
+    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM. Hits walk
+    /// page tables by it, so it must be cheap.
     #[inline]
     #[must_use]
     pub fn word(&self, gpa: Gpa) -> Option<&AtomicU64> {
-        self.words(gpa, 1)?.first()
+        if !gpa.0.is_multiple_of(WORD) {
+            return None;
+        }
+        let span = self.span(gpa)?;
+        // SAFETY: the byte lies inside the region's mapping, and so does all of its word: regions
+        // are of whole pages (`new`).
+        let at = unsafe { span.at.add(to_usize(gpa.0 - span.start)) };
+        // SAFETY: as in `words`.
+        Some(unsafe { &*at.cast::<AtomicU64>() })
+    }
+
+    /// The word at `gpa`, for stores that are logged as well; `None` outside RAM.
+    #[inline]
+    #[must_use]
+    pub fn logged_word(&self, gpa: Gpa) -> Option<LoggedWord<'_>> {
+        Some(LoggedWord { word: self.word(gpa)?, gpa, host_writes: &self.host_writes })
+    }
+
+    /// The region with `gpa`.
+    #[inline]
+    fn span(&self, gpa: Gpa) -> Option<&Span> {
+        self.spans.iter().find(|span| gpa.0.wrapping_sub(span.start) < span.len)
     }
 
     /// `count` words from `gpa` on, for single accesses, as [`Self::word`]. Hits read memory by it,
@@ -297,7 +327,7 @@ impl GuestRam {
         if !gpa.0.is_multiple_of(size_of::<u64>() as u64) {
             return None;
         }
-        let span = self.spans.iter().find(|span| gpa.0.wrapping_sub(span.start) < span.len)?;
+        let span = self.span(gpa)?;
         let offset = gpa.0 - span.start;
         if span.len - offset < len {
             return None;
@@ -315,10 +345,25 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`], also if `gpa` is not a multiple of 8.
     pub fn store_u64(&self, gpa: Gpa, word: u64) -> Result<(), OutsideMemory> {
-        let place = self.word(gpa).ok_or(OutsideMemory { gpa, len: size_of::<u64>() })?;
-        place.store(word, Ordering::SeqCst);
-        self.host_writes.mark(gpa, size_of::<u64>());
+        let place = self.logged_word(gpa).ok_or(OutsideMemory { gpa, len: size_of::<u64>() })?;
+        place.store(word);
         Ok(())
+    }
+}
+
+impl LoggedWord<'_> {
+    /// Its value.
+    #[inline]
+    #[must_use]
+    pub fn load(&self) -> u64 {
+        self.word.load(Ordering::SeqCst)
+    }
+
+    /// Replaces it in a single access.
+    #[inline]
+    pub fn store(&self, word: u64) {
+        self.word.store(word, Ordering::SeqCst);
+        self.host_writes.mark(self.gpa, size_of::<u64>());
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::atomic::AtomicCell;
 
 /// A set of parts.
@@ -12,8 +11,6 @@ pub(crate) trait Parts {
     type Word: Word;
     /// A place for a value.
     type Cell<T: Send>: Cell<T>;
-    /// A queue of indices, first in, first out.
-    type Queue: Queue;
 }
 
 /// A 64-bit word; methods as those of [`AtomicU64`].
@@ -22,6 +19,9 @@ pub(crate) trait Word: Send + Sync {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     fn swap(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64;
     /// Returns true if the word was `current`, and is `new` now.
     fn replace(&self, current: u64, new: u64, order: Ordering) -> bool;
 }
@@ -33,23 +33,12 @@ pub(crate) trait Cell<T>: Send + Sync {
     fn take(&self) -> Option<T>;
 }
 
-/// A queue of indices.
-pub(crate) trait Queue: Send + Sync {
-    /// An empty queue with room for `capacity` indices, one at least.
-    fn new(capacity: usize) -> Self;
-    /// Adds an index at the end. Drops it if there is no room.
-    fn push(&self, index: usize);
-    fn pop(&self) -> Option<usize>;
-    fn len(&self) -> usize;
-}
-
 /// The parts that hits use.
 pub(crate) struct Real;
 
 impl Parts for Real {
     type Word = AtomicU64;
     type Cell<T: Send> = AtomicCell<Option<T>>;
-    type Queue = ArrayQueue<usize>;
 }
 
 /// Implements [`Word`] for an `AtomicU64`, the standard library's or a model's.
@@ -70,6 +59,18 @@ macro_rules! word {
 
             fn swap(&self, value: u64, order: Ordering) -> u64 {
                 self.swap(value, order)
+            }
+
+            fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+                self.fetch_add(value, order)
+            }
+
+            fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+                self.fetch_sub(value, order)
+            }
+
+            fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+                self.fetch_or(value, order)
             }
 
             fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
@@ -94,23 +95,5 @@ impl<T: Send> Cell<T> for AtomicCell<Option<T>> {
 
     fn take(&self) -> Option<T> {
         self.take()
-    }
-}
-
-impl Queue for ArrayQueue<usize> {
-    fn new(capacity: usize) -> Self {
-        Self::new(capacity.max(1))
-    }
-
-    fn push(&self, index: usize) {
-        let _ = self.push(index);
-    }
-
-    fn pop(&self) -> Option<usize> {
-        self.pop()
-    }
-
-    fn len(&self) -> usize {
-        self.len()
     }
 }

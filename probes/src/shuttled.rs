@@ -1,12 +1,10 @@
 //! Parts that the models share: shuttle's schedulers, and parts at each of whose accesses another
 //! thread may go on.
 
-use std::collections::VecDeque;
-
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::{Cell, Parts, Queue, Word, word};
+use crate::shared::{Cell, Parts, Word, word};
 
 /// Of the scheduler that prefers few changes at rare places: most that it makes in a run.
 const CHANGES: usize = 4;
@@ -23,7 +21,6 @@ pub(crate) struct Model;
 impl Parts for Model {
     type Word = AtomicU64;
     type Cell<T: Send> = Mutex<Option<T>>;
-    type Queue = Mutex<VecDeque<usize>>;
 }
 
 word!(AtomicU64);
@@ -39,23 +36,5 @@ impl<T: Send> Cell<T> for Mutex<Option<T>> {
 
     fn take(&self) -> Option<T> {
         self.lock().unwrap().take()
-    }
-}
-
-impl Queue for Mutex<VecDeque<usize>> {
-    fn new(_: usize) -> Self {
-        Self::new(VecDeque::new())
-    }
-
-    fn push(&self, index: usize) {
-        self.lock().unwrap().push_back(index);
-    }
-
-    fn pop(&self) -> Option<usize> {
-        self.lock().unwrap().pop_front()
-    }
-
-    fn len(&self) -> usize {
-        self.lock().unwrap().len()
     }
 }

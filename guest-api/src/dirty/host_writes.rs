@@ -31,13 +31,18 @@ impl HostWrites {
 
     /// Records that the host has written `len` bytes, after it has. Waits for no other thread that
     /// does more than to allocate 4 KiB.
+    #[inline]
     pub(crate) fn mark(&self, at: Gpa, len: usize) {
         // The store is in RAM before the switch is read: what the log misses was written before it
         // was switched on.
         fence(Ordering::SeqCst);
-        if !self.is_on.load(Ordering::SeqCst) || len == 0 {
-            return;
+        if self.is_on.load(Ordering::SeqCst) && len > 0 {
+            self.log(at, len);
         }
+    }
+
+    #[cold]
+    fn log(&self, at: Gpa, len: usize) {
         let last = at.0.saturating_add(len as u64 - 1) / PAGE_SIZE;
         for page in at.0 / PAGE_SIZE..=last {
             let Some(part) = self.parts.get(to_usize(page / PART_PAGES)) else { return };

@@ -29,7 +29,7 @@ pub use instance::TraceInstance;
 pub(crate) use look::{field_value, has_texts};
 pub(crate) use origin::Origin;
 pub use per_cpu::CpuStatistics;
-pub(crate) use ring::{MARK, Record, Returned, Ring, STACK_DEPTH, Shape, TextPlace};
+pub(crate) use ring::{MARK, Record, Returned, Ring, STACK_DEPTH, Shape, TextPlace, Writer};
 pub use select::EventSelection;
 pub use show::{FAULT, RecordedValue, show_function, show_symbol};
 pub(crate) use show::{TextList, frames};

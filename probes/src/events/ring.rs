@@ -203,12 +203,9 @@ impl<W: Word> Ring<W> {
             let skipped = header(SKIPPED, end - head - needed as u64);
             self.words[at].store(skipped, Ordering::Relaxed);
         }
-        let words = &words[..needed];
-        let values = [header(probe, needed as u64), time, shape.pack()];
-        for (word, value) in words.iter().zip(values) {
-            word.store(value, Ordering::Relaxed);
-        }
-        Some(Writer { ring: self, words, next: HEADER_WORDS, end })
+        let mut writer = Writer { ring: self, rest: &words[..needed], end };
+        writer.put([header(probe, needed as u64), time, shape.pack()]);
+        Some(writer)
     }
 
     /// Takes all complete records. Must be called by one thread at a time.
@@ -252,32 +249,31 @@ impl<W: Word> Ring<W> {
 /// A record that is being written into a ring; it is visible once finished.
 pub(crate) struct Writer<'a, W = AtomicU64> {
     ring: &'a Ring<W>,
-    /// The record's words.
-    words: &'a [W],
-    /// Index of the next.
-    next: usize,
+    /// The record's words that are not written yet.
+    rest: &'a [W],
     /// The ring's head after the record.
     end: u64,
 }
 
 impl<W: Word> Writer<'_, W> {
+    /// Writes the next words. Their number is checked once.
     #[inline]
-    fn put(&mut self, word: u64) {
-        self.words[self.next].store(word, Ordering::Relaxed);
-        self.next += 1;
+    fn put<const N: usize>(&mut self, values: [u64; N]) {
+        let (words, rest) = self.rest.split_at(N);
+        words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        self.rest = rest;
     }
 
     /// Writes the current task ([`TaskId::words`]): first, if the shape has one.
     #[inline]
     pub(crate) fn task(&mut self, task: [u64; TASK_WORDS]) {
-        task.into_iter().for_each(|word| self.put(word));
+        self.put(task);
     }
 
     /// Writes the return: next, in a return's record.
     #[inline]
     pub(crate) fn returned(&mut self, returned: Returned) {
-        self.put(returned.to.0);
-        self.put(returned.entered.0);
+        self.put([returned.to.0, returned.entered.0]);
     }
 
     /// Writes all arguments; `None` is one that could not be read, which is permitted only with
@@ -285,25 +281,26 @@ impl<W: Word> Writer<'_, W> {
     #[inline]
     pub(crate) fn args(&mut self, may_fault: bool, args: impl Iterator<Item = Option<u64>>) {
         if !may_fault {
-            args.for_each(|value| self.put(value.unwrap_or(0)));
+            args.for_each(|value| self.put([value.unwrap_or(0)]));
             return;
         }
-        let (faults_at, mut faults) = (self.next, 0);
-        self.next += FAULT_WORDS;
+        let (faults_at, rest) = self.rest.split_at(FAULT_WORDS);
+        self.rest = rest;
+        let mut faults = 0;
         for (index, value) in args.enumerate() {
             faults |= u128::from(value.is_none()) << index;
-            self.put(value.unwrap_or(0));
+            self.put([value.unwrap_or(0)]);
         }
         let [low, high] = [faults & u128::from(u64::MAX), faults >> 64]
             .map(|half| u64::try_from(half).expect("64 bits"));
-        self.words[faults_at].store(low, Ordering::Relaxed);
-        self.words[faults_at + 1].store(high, Ordering::Relaxed);
+        faults_at[0].store(low, Ordering::Relaxed);
+        faults_at[1].store(high, Ordering::Relaxed);
     }
 
     /// Writes the back-trace; its length is in the shape.
     #[inline]
     pub(crate) fn stack(&mut self, frames: &[u64]) {
-        frames.iter().for_each(|frame| self.put(*frame));
+        frames.iter().for_each(|frame| self.put([*frame]));
     }
 
     /// Writes the bytes of all texts; the shape has their number of words.
@@ -312,14 +309,14 @@ impl<W: Word> Writer<'_, W> {
         for piece in bytes.chunks(size_of::<u64>()) {
             let mut word = [0; size_of::<u64>()];
             word[..piece.len()].copy_from_slice(piece);
-            self.put(u64::from_le_bytes(word));
+            self.put([u64::from_le_bytes(word)]);
         }
     }
 
     /// Publishes the record to the consumer.
     #[inline]
     pub(crate) fn finish(self) {
-        debug_assert!(self.next == self.words.len(), "fewer words than the record's shape has");
+        debug_assert!(self.rest.is_empty(), "fewer words than the record's shape has");
         // The record's words come before the new head for a thread that acquires it.
         self.ring.head.store(self.end, Ordering::Release);
     }

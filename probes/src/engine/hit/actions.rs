@@ -17,7 +17,8 @@ use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::RETURN_ADDRESS_LEN;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{
-    Consumer, Record, RecordedHit, Returned, Ring, STACK_DEPTH, Shape, TextPlace, show_symbol,
+    Consumer, Record, RecordedHit, Returned, Ring, STACK_DEPTH, Shape, TextPlace, Writer,
+    show_symbol,
 };
 
 /// The result of the actions of one hit.
@@ -42,6 +43,13 @@ pub(crate) struct HitInfo<'a> {
 }
 
 impl HitInfo<'_> {
+    /// Returns true if its record has neither texts nor arrays nor a back-trace, and no consumer
+    /// takes it at the hit.
+    #[inline]
+    fn is_of_words(&self) -> bool {
+        !self.probe.records_more() && !self.arguments.has_bytes && self.probe.consumer.is_none()
+    }
+
     /// Returns true for a kprobe at a function's entry.
     fn is_entry(&self) -> bool {
         self.returned.is_none() && self.probe.is_entry
@@ -99,19 +107,15 @@ impl Recorder {
                 count(&probe.counters.filtered);
                 Done::CONTINUE
             }
-            [Action::Record] if !probe.records_more() => {
-                let result = self.record::<false>(table.symbols.as_ref(), info, hit, &[], &[]);
-                let verdict = match result.filter(|_| info.is_entry()) {
-                    Some(value) => leave(hit, value),
-                    None => Verdict::Continue,
-                };
-                Done { verdict, stop: false }
+            [Action::Record] if info.is_of_words() => {
+                self.record_words(info, hit);
+                Done::CONTINUE
             }
             _ => self.act_each(calls, table, info, hit),
         }
     }
 
-    /// Runs the actions of a probe that has several, or needs a back-trace or users' texts.
+    /// Runs the actions of a probe that has several, or whose record is of more than words.
     #[inline(never)]
     fn act_each(
         &self,
@@ -131,9 +135,9 @@ impl Recorder {
                     records = true;
                     let result = if matches!(action, Action::Stack) || probe.wants_stack() {
                         let (frames, depth) = back_trace(calls, table, info, hit);
-                        self.record::<true>(symbols, info, hit, &frames[..depth], texts)
+                        self.record(symbols, info, hit, &frames[..depth], texts)
                     } else {
-                        self.record::<true>(symbols, info, hit, &[], texts)
+                        self.record(symbols, info, hit, &[], texts)
                     };
                     if let Some(value) = result.filter(|_| info.is_entry()) {
                         done.verdict = leave(hit, value);
@@ -167,45 +171,42 @@ impl Recorder {
         let at = Gva(hit.regs.rip);
         let arguments = &probe.arguments();
         let info = HitInfo { probe, arguments, at, returned: None };
-        let _ = self.record::<true>(Some(symbols), &info, hit, stack, &[]);
+        let _ = self.record(Some(symbols), &info, hit, stack, &[]);
     }
 
-    /// Writes a record with these users' texts after its values, or gives it to the probe's
-    /// consumer. Returns the consumer's result for the function. Without `MORE` there is neither a
-    /// back-trace nor such a text: most hits have none, and no instructions for them.
+    /// Writes the record of a hit that is of words alone, as most are: the hit has no instructions
+    /// for others' parts.
     #[inline(never)]
-    fn record<const MORE: bool>(
+    fn record_words(&self, info: &HitInfo<'_>, hit: &mut Hit<'_>) {
+        let Arguments { list, may_fault, .. } = info.arguments;
+        let Some(mut writer) = self.begin(info, hit, list.len(), (0, 0)) else { return };
+        writer.args(*may_fault, list.iter().map(|arg| word(arg, hit)));
+        // Before the consumer sees the record and may undo the count.
+        count(&info.probe.counters.recorded);
+        writer.finish();
+    }
+
+    /// Begins a record, and writes what comes before its values; `None` if it is lost. `others` are
+    /// the words of its back-trace and of its texts.
+    #[inline(always)]
+    fn begin(
         &self,
-        symbols: Option<&SymbolTable>,
         info: &HitInfo<'_>,
-        hit: &mut Hit<'_>,
-        stack: &[u64],
-        texts: &[Argument],
-    ) -> Option<u64> {
-        let (stack, texts) = if MORE { (stack, texts) } else { (&[][..], &[][..]) };
+        hit: &Hit<'_>,
+        values: usize,
+        (stack, text): (usize, u16),
+    ) -> Option<Writer<'_>> {
         let HitInfo { probe, arguments, returned, .. } = *info;
-        let ring = self.rings.get(usize::from(hit.vcpu))?;
-        let Arguments { list, may_fault, has_bytes, .. } = arguments;
-        if let Some(Consumer { at_hit: true, .. }) = &probe.consumer {
-            return hand_over(symbols, info, hit, stack);
-        }
         let task = current_words(hit);
-        let (mut bytes, mut bytes_at, mut texts_at) = (Bytes::default(), Vec::new(), Vec::new());
-        // First: a filter that finds no text refuses the hit.
-        if !texts.is_empty() {
-            texts_at = bytes.fetch_all(texts, hit);
-        }
-        if *has_bytes {
-            bytes_at = bytes.fetch_all(list, hit);
-        }
         let shape = Shape {
             has_task: task.is_some(),
             is_return: returned.is_some(),
-            may_fault: *may_fault,
-            args: u16::try_from(list.len() + texts_at.len()).unwrap_or(u16::MAX),
-            stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
-            text: bytes.words(),
+            may_fault: arguments.may_fault,
+            args: u16::try_from(values).unwrap_or(u16::MAX),
+            stack: u16::try_from(stack).unwrap_or(u16::MAX),
+            text,
         };
+        let ring = self.rings.get(usize::from(hit.vcpu))?;
         let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
             count(&probe.counters.lost);
             return None;
@@ -216,6 +217,35 @@ impl Recorder {
         if let Some(returned) = returned {
             writer.returned(returned);
         }
+        Some(writer)
+    }
+
+    /// Writes a record with these users' texts after its values, or gives it to the probe's
+    /// consumer. Returns the consumer's result for the function.
+    #[inline(never)]
+    fn record(
+        &self,
+        symbols: Option<&SymbolTable>,
+        info: &HitInfo<'_>,
+        hit: &mut Hit<'_>,
+        stack: &[u64],
+        texts: &[Argument],
+    ) -> Option<u64> {
+        let HitInfo { probe, arguments, .. } = *info;
+        let Arguments { list, may_fault, has_bytes, .. } = arguments;
+        if let Some(Consumer { at_hit: true, .. }) = &probe.consumer {
+            return hand_over(symbols, info, hit, stack);
+        }
+        let (mut bytes, mut bytes_at, mut texts_at) = (Bytes::default(), Vec::new(), Vec::new());
+        // First: a filter that finds no text refuses the hit.
+        if !texts.is_empty() {
+            texts_at = bytes.fetch_all(texts, hit);
+        }
+        if *has_bytes {
+            bytes_at = bytes.fetch_all(list, hit);
+        }
+        let values_len = list.len() + texts_at.len();
+        let mut writer = self.begin(info, hit, values_len, (stack.len(), bytes.words()))?;
         match has_bytes {
             true => writer.args(*may_fault, values(list, &bytes_at, hit)),
             false => writer.args(*may_fault, list.iter().map(|arg| word(arg, hit))),

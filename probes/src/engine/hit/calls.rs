@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_guest::GuestTime;
-use exoprobe_guest::Gva;
+use exoprobe_guest::{GuestTime, Gva, LoggedWord};
 
 use crate::definition::ReturnMode;
 use crate::detour::FollowedCall;
@@ -11,7 +10,7 @@ use crate::engine::arguments::list::Arguments;
 use crate::engine::hit::actions::HitInfo;
 use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::addresses::CallTracker;
-use crate::engine::kernel::memory::{HitMemory, StackSlot};
+use crate::engine::kernel::memory::HitMemory;
 
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::probe::fetch::{Kept, keep};
@@ -23,18 +22,20 @@ use crate::engine::probe::site::Site;
 use crate::events::Returned;
 
 /// The method of following a call.
-enum FollowVia {
+enum FollowVia<'a> {
     /// The place that it returns to is watched.
     Watch,
     /// It has this trampoline already.
     Join(usize),
     /// It gets this trampoline.
-    Divert(usize, StackSlot),
+    Divert(usize, LoggedWord<'a>),
 }
 
 impl CallTracker {
     /// Handles the entry of a function with a return probe: follows the call, or counts it as
     /// missed.
+    // Hits of kprobes have nothing of it: not inlined.
+    #[inline(never)]
     pub(crate) fn enter_call(
         &self,
         table: &Table,
@@ -62,8 +63,8 @@ impl CallTracker {
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
         let slot = hit.memory.slot(key);
-        let on_stack = match slot {
-            Some(slot) => hit.memory.load(slot),
+        let on_stack = match &slot {
+            Some(slot) => Some(slot.load()),
             None => hit.memory.word(key),
         };
         let on_stack = Gva(on_stack?);
@@ -110,13 +111,9 @@ impl CallTracker {
                 Ok(())
             }
             FollowVia::Divert(index, slot) => {
-                match self.write_trampoline(index, table, (key, slot), hit.memory) {
-                    true => {
-                        self.frames.add(index, active);
-                        Ok(())
-                    }
-                    false => Err(active),
-                }
+                self.divert(index, table, key, slot);
+                self.frames.add(index, active);
+                Ok(())
             }
         };
         followed.map_err(recycle).ok()
@@ -125,7 +122,12 @@ impl CallTracker {
     /// Selects how a call can be followed by a trampoline, if at all. Its return address is in
     /// `slot`, which it lacks if it is not aligned, as in no Linux; it has a trampoline already if
     /// there is a `frame`.
-    fn way(&self, slot: Option<StackSlot>, go_to: Gva, frame: Option<usize>) -> Option<FollowVia> {
+    fn way<'a>(
+        &self,
+        slot: Option<LoggedWord<'a>>,
+        go_to: Gva,
+        frame: Option<usize>,
+    ) -> Option<FollowVia<'a>> {
         match frame {
             Some(index) => Some(FollowVia::Join(index)),
             None => {
@@ -138,32 +140,24 @@ impl CallTracker {
     /// Makes a call return through a trampoline, for the engine itself. Returns whether it does.
     pub(crate) fn catch_return(&self, table: &Table, key: Gva, memory: HitMemory<'_>) -> bool {
         let slot = memory.slot(key);
-        let Some(on_stack) = slot.and_then(|slot| memory.load(slot)).map(Gva) else { return false };
+        let Some(on_stack) = slot.map(|slot| Gva(slot.load())) else { return false };
         let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
         match self.way(slot, on_stack, frame) {
             Some(FollowVia::Divert(index, slot)) => {
-                self.write_trampoline(index, table, (key, slot), memory)
+                self.divert(index, table, key, slot);
+                true
             }
             Some(FollowVia::Join(_) | FollowVia::Watch) => true,
             None => false,
         }
     }
 
-    /// Writes the address of a claimed trampoline over a return address, and begins the call.
-    /// Returns false, and frees the trampoline, if nothing is mapped there.
-    fn write_trampoline(
-        &self,
-        index: usize,
-        table: &Table,
-        (key, slot): (Gva, StackSlot),
-        memory: HitMemory<'_>,
-    ) -> bool {
-        let stored = memory.store(slot, table.trampoline(index).0);
-        match stored {
-            Ok(()) => self.frames.begin(index, key),
-            Err(_) => self.frames.unclaim(index),
-        }
-        stored.is_ok()
+    /// Writes the address of a claimed trampoline over the return address in `slot`, whose address is
+    /// `key`, and begins the call.
+    #[inline]
+    fn divert(&self, index: usize, table: &Table, key: Gva, slot: LoggedWord<'_>) {
+        slot.store(table.trampoline(index).0);
+        self.frames.begin(index, key);
     }
 
     /// Makes a call return through an instance of its probe's pool; `None` if no instance is free.
@@ -176,7 +170,7 @@ impl CallTracker {
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
         let slot = hit.memory.slot(key)?;
-        let return_to = Gva(hit.memory.load(slot)?);
+        let return_to = Gva(slot.load());
         let entered = hit.time.0.wrapping_sub(in_guest.clock);
         let shows = self.true_return(table, return_to);
         let call = FollowedCall { key, return_to, shows, entered };
@@ -187,11 +181,8 @@ impl CallTracker {
             let words = arguments.kept.iter().map(|n| kept[usize::from(*n) - 1]);
             in_guest.pool.keep(&self.hidden, index, words);
         }
-        let stored = hit.memory.store(slot, in_guest.pool.stub(index).0);
-        if stored.is_err() {
-            in_guest.pool.release(&self.hidden, index);
-        }
-        stored.ok()
+        slot.store(in_guest.pool.stub(index).0);
+        Some(())
     }
 
     /// Returns, for each return probe in the mode `site`, the return address of the present call if

@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering;
 
 use exoprobe_guest::Gva;
 
+use crate::engine::hit::free_indices::FreeIndices;
 use crate::engine::probe::registered::KretprobeInstance;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::recycle;
-use crate::shared::{Cell, Parts, Queue, Real, Word};
+use crate::shared::{Cell, Parts, Real, Word};
 
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.
@@ -24,35 +25,32 @@ pub(crate) struct TrampolineTable<P: Parts = Real> {
     /// still continues at its caller.
     returns: Box<[P::Word]>,
     newest: Box<[P::Cell<Box<KretprobeInstance>>]>,
-    /// First in, first out, so that a frame rests as long as possible.
-    free: P::Queue,
+    free: FreeIndices<P::Word>,
 }
 
 impl<P: Parts> TrampolineTable<P> {
     /// Makes `count` frames, one for each trampoline.
     pub(crate) fn new(count: usize) -> Self {
-        let free = P::Queue::new(count);
-        (0..count).for_each(|index| free.push(index));
         let words = || (0..count).map(|_| P::Word::new(FREE)).collect();
         let newest = (0..count).map(|_| P::Cell::new()).collect();
-        Self { keys: words(), returns: words(), newest, free }
+        Self { keys: words(), returns: words(), newest, free: FreeIndices::new(count) }
     }
 
     /// Frames in use.
     pub(crate) fn active(&self) -> usize {
-        self.keys.len() - self.free.len().min(self.keys.len())
+        self.free.taken()
     }
 
     /// Takes a frame for a call that is not followed yet.
     pub(crate) fn claim(&self, ret_addr: Gva) -> Option<usize> {
-        let index = self.free.pop()?;
+        let index = self.free.take()?;
         self.returns[index].store(ret_addr.0, Ordering::Relaxed);
         Some(index)
     }
 
     /// Undoes [`Self::claim`].
     pub(crate) fn unclaim(&self, index: usize) {
-        self.free.push(index);
+        self.free.give_back(index);
     }
 
     /// Begins a call: its return address was at `key`, and its trampoline is written there.
@@ -84,7 +82,7 @@ impl<P: Parts> TrampolineTable<P> {
             return Chain(None);
         }
         let newest = self.newest[index].take();
-        self.free.push(index);
+        self.free.give_back(index);
         Chain(newest)
     }
 

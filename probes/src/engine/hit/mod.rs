@@ -9,6 +9,7 @@ pub(crate) mod addresses;
 pub(crate) mod calls;
 pub(crate) mod current;
 pub(crate) mod frames;
+mod free_indices;
 pub(crate) mod guest_steps;
 #[cfg(test)]
 mod model;

@@ -1,7 +1,7 @@
 //! Guest memory from within a hit: bounded walks of the guest's own page tables, nothing cached.
 
-use exoprobe_guest::paging::{PagingError, PagingMode, ReadPhys};
-use exoprobe_guest::{Gpa, GuestRam, Gva, OutsideMemory, SregsSource};
+use exoprobe_guest::paging::{self, PagingError, PagingMode};
+use exoprobe_guest::{GuestRam, Gva, LoggedWord, SregsSource};
 use exoprobe_introspect::{ReadError, VirtualMemory, VirtualReadError};
 
 use crate::engine::kernel::tasks::Tasks;
@@ -20,7 +20,7 @@ pub(crate) struct HitMemory<'a> {
     pub(crate) tasks: Option<&'a Tasks>,
 }
 
-impl HitMemory<'_> {
+impl<'a> HitMemory<'a> {
     /// Tries `access` under the tables that `at` belongs to.
     pub(crate) fn with<T>(
         &self,
@@ -50,32 +50,28 @@ impl HitMemory<'_> {
         self.with(at, |memory| memory.read_u64(at)).ok()
     }
 
-    /// The aligned word at `at`, translated once; `None` if it is not aligned or not mapped.
-    pub(crate) fn slot(&self, at: Gva) -> Option<StackSlot> {
-        if !at.0.is_multiple_of(size_of::<u64>() as u64) {
-            return None;
+    /// The aligned word at `at`, looked up once; `None` if it is not aligned or not mapped.
+    #[inline]
+    pub(crate) fn slot(&self, at: Gva) -> Option<LoggedWord<'a>> {
+        let view = self.view;
+        // Nearly all are on kernel stacks: the rest costs a hit nothing here.
+        if at.0 & KERNEL_HALF != 0
+            && let Ok(found) = paging::translate(&view.ram, view.mode, at)
+        {
+            return view.ram.logged_word(found.gpa);
         }
+        self.seldom_slot(at)
+    }
+
+    #[cold]
+    fn seldom_slot(&self, at: Gva) -> Option<LoggedWord<'a>> {
         let translate = |memory: &VirtualMemory<'_, KernelView>| {
             let found = memory.translate(at);
             found.map_err(|source| VirtualReadError::Unmapped { gva: at, source })
         };
-        Some(StackSlot(self.with(at, translate).ok()?.gpa))
-    }
-
-    /// The word in a slot; `None` outside RAM.
-    pub(crate) fn load(&self, slot: StackSlot) -> Option<u64> {
-        ReadPhys::read_u64(&self.view.ram, slot.0)
-    }
-
-    /// Replaces the word in a slot in one store.
-    pub(crate) fn store(&self, slot: StackSlot, word: u64) -> Result<(), OutsideMemory> {
-        self.view.ram.store_u64(slot.0, word)
+        self.view.ram.logged_word(self.with(at, translate).ok()?.gpa)
     }
 }
-
-/// The place of a return address, as translated for one hit.
-#[derive(Clone, Copy)]
-pub(crate) struct StackSlot(Gpa);
 
 /// Writes `data` at `at`, across pages. Writes nothing if any of it is not mapped.
 pub(crate) fn write(
