@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     trace_cmd_records_into_instances needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_starts_stops_and_resets_an_instance needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_reports_synthetic_events needs [Kvm, Fuse, Namespaces, TraceCmd],
+    trace_cmd_counts_the_call_chains_of_events needs [Kvm, Fuse, Namespaces, TraceCmd],
     trace_cmd_reads_each_format_and_option needs [Kvm, Fuse, Namespaces, TraceCmd],
     pages_are_taken_whole_and_tell_of_lost_events needs [Kvm, Repeat],
 ];
@@ -214,6 +215,32 @@ fn trace_cmd_reports_synthetic_events() {
         report.lines().filter(|line| line.contains(" made: ")).count()
     };
     assert_eq!((record(""), record("-B foo")), (OPENS, OPENS));
+}
+
+fn trace_cmd_counts_the_call_chains_of_events() {
+    let service = Service::restored(1);
+    let mounted = Mounted::new(&service);
+    append(&service, "kprobe_events", &format!("p:getpid {GETPID}\np:open do_sys_openat2"));
+    append(&service, "events/enable", "1");
+    work(&service, "getpid 300");
+    work(&service, "open /dev/null 100");
+    let hist = || mounted.run("trace-cmd extract -o dat >&2; trace-cmd hist dat");
+    let chains = |hist: &str| -> Vec<String> {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        hist.lines().map(words).filter(|line| !line.is_empty() && line != "|").collect()
+    };
+    let [getpid, open] = ["%75.00 (1) init getpid #300", "%25.00 (1) init open #100"];
+    assert_eq!(chains(&hist()), [getpid, "--- *getpid*", open, "--- *open*"]);
+
+    append(&service, "events/kprobes/open/trigger", "stacktrace");
+    work(&service, "open /dev/null 1");
+    let trace = cat(&service, "trace");
+    let functions = trace.lines().filter_map(|line| line.trim().strip_prefix("=> "));
+    let functions: Vec<&str> = functions.map(|it| it.split(' ').next().unwrap()).collect();
+    // trace-cmd 3.1 counts the last event with a back-trace twice.
+    let expected = [&["%100.00 (1) init open #2", "--- *open*"][..], &functions].concat();
+    assert!(functions.len() > 2, "{trace}");
+    assert_eq!(chains(&hist()), expected);
 }
 
 fn trace_cmd_reads_each_format_and_option() {
