@@ -1,6 +1,7 @@
 //! The guest's RAM as the host sees it.
 
 use std::io;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -72,8 +73,9 @@ pub struct RamRange {
 #[derive(Clone, Debug)]
 pub struct GuestRam {
     map: Arc<GuestMemoryMmap>,
-    /// Its regions, for hits' look-ups.
-    spans: Arc<[Span]>,
+    /// Its first region, and the others, for hits' look-ups.
+    first: Span,
+    others: Arc<[Span]>,
     host_writes: Arc<HostWrites>,
     pagemap: Option<Arc<Pagemap>>,
 }
@@ -91,7 +93,19 @@ pub struct LoggedWord<'a> {
 struct Span {
     start: u64,
     len: u64,
-    at: *mut u8,
+    at: NonNull<u8>,
+}
+
+impl Span {
+    fn of(region: &GuestRegionMmap) -> Option<Self> {
+        let (start, len) = (region.start_addr().0, region.len());
+        Some(Self { start, len, at: NonNull::new(region.as_ptr())? })
+    }
+
+    #[inline]
+    fn has(&self, gpa: Gpa) -> bool {
+        gpa.0.wrapping_sub(self.start) < self.len
+    }
 }
 
 // SAFETY: the mapping is not a thread's own, and all accesses to it are atomic or volatile.
@@ -147,12 +161,11 @@ impl GuestRam {
             }
         }
         let end = Gpa(map.last_addr().0 + 1);
-        let span =
-            |r: &GuestRegionMmap| Span { start: r.start_addr().0, len: r.len(), at: r.as_ptr() };
-        let spans = map.iter().map(span).collect();
+        let mut spans = map.iter().filter_map(Span::of);
+        let (first, others) = (spans.next().ok_or(MemoryError::Empty)?, spans.collect());
         let host_writes = Arc::new(HostWrites::below(end));
         let pagemap = Pagemap::open().map(Arc::new);
-        Ok(Self { map: Arc::new(map), spans, host_writes, pagemap })
+        Ok(Self { map: Arc::new(map), first, others, host_writes, pagemap })
     }
 
     /// The memory as crates of rust-vmm take it. Their accesses are volatile, as ours.
@@ -302,7 +315,7 @@ impl GuestRam {
         // are of whole pages (`new`).
         let at = unsafe { span.at.add(to_usize(gpa.0 - span.start)) };
         // SAFETY: as in `words`.
-        Some(unsafe { &*at.cast::<AtomicU64>() })
+        Some(unsafe { at.cast::<AtomicU64>().as_ref() })
     }
 
     /// The word at `gpa`, for stores that are logged as well; `None` outside RAM.
@@ -315,7 +328,10 @@ impl GuestRam {
     /// The region with `gpa`.
     #[inline]
     fn span(&self, gpa: Gpa) -> Option<&Span> {
-        self.spans.iter().find(|span| gpa.0.wrapping_sub(span.start) < span.len)
+        match self.first.has(gpa) {
+            true => Some(&self.first),
+            false => self.others.iter().find(|span| span.has(gpa)),
+        }
     }
 
     /// `count` words from `gpa` on, for single accesses, as [`Self::word`]. Hits read memory by it,
@@ -337,7 +353,7 @@ impl GuestRam {
         // SAFETY: they are aligned, as mappings and regions' starts are to pages (`new`), and mmap
         // initialised them. `map` keeps the mapping for as long as `self`; Rust accesses it by raw
         // pointers and atomics only.
-        Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
+        Some(unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), count) })
     }
 
     /// Stores an aligned 64-bit word in a single access, as page-table entries require.

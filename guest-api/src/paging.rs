@@ -196,12 +196,42 @@ pub fn translate(
     mode: PagingMode,
     gva: Gva,
 ) -> Result<Translation, PagingError> {
+    let (mut allowed, mut denied) = (u64::MAX, 0);
+    let (gpa, page_size) = walk(mem, mode, gva, |entry| {
+        allowed &= entry;
+        denied |= entry & PTE_NO_EXECUTE;
+    })?;
+    Ok(Translation {
+        gpa,
+        page_size,
+        writable: allowed & PTE_WRITE != 0,
+        user: allowed & PTE_USER != 0,
+        executable: denied == 0,
+    })
+}
+
+/// The physical address of one address, whatever the permissions; `None` where [`translate`] has an
+/// error.
+#[inline]
+#[must_use]
+pub fn locate(mem: &impl ReadPhys, mode: PagingMode, gva: Gva) -> Option<Gpa> {
+    Some(walk(mem, mode, gva, |_| ()).ok()?.0)
+}
+
+/// Walks to the entry that maps an address, and calls `visit` with each entry on the way. Returns
+/// the physical address and the size of the page.
+// Hits walk tables: the level is counted by its shift.
+#[inline(always)]
+fn walk(
+    mem: &impl ReadPhys,
+    mode: PagingMode,
+    gva: Gva,
+    mut visit: impl FnMut(u64),
+) -> Result<(Gpa, u64), PagingError> {
     if !is_canonical(gva, mode.levels) {
         return Err(PagingError::NonCanonical { gva });
     }
     let mut table = mode.cr3 & PTE_ADDR_MASK;
-    let (mut allowed, mut denied) = (u64::MAX, 0);
-    // Hits walk tables: the level is counted by its shift.
     let mut shift = shift(mode.levels);
     loop {
         let found = mem.read_u64(Gpa(table + ((gva.0 >> shift) & 511) * 8));
@@ -209,8 +239,7 @@ pub fn translate(
             Some(entry) if entry & PTE_PRESENT != 0 => entry,
             _ => return Err(no_entry(found, Gpa(table), gva, level_of(shift))),
         };
-        allowed &= entry;
-        denied |= entry & PTE_NO_EXECUTE;
+        visit(entry);
         let is_large = entry & PTE_LARGE != 0 && shift > LAST_SHIFT;
         if is_large && shift > LARGEST_PAGE_SHIFT {
             return Err(PagingError::Reserved { entry, level: level_of(shift) });
@@ -219,13 +248,7 @@ pub fn translate(
             let page_size = 1u64 << shift;
             // Bit 12 of a large entry is its PAT bit, not an address bit.
             let base = Gpa(entry & PTE_ADDR_MASK).align_down(page_size);
-            return Ok(Translation {
-                gpa: Gpa(base.0 | gva.offset_in(page_size)),
-                page_size,
-                writable: allowed & PTE_WRITE != 0,
-                user: allowed & PTE_USER != 0,
-                executable: denied == 0,
-            });
+            return Ok((Gpa(base.0 | gva.offset_in(page_size)), page_size));
         }
         table = entry & PTE_ADDR_MASK;
         shift -= LEVEL_BITS;

@@ -44,10 +44,13 @@ pub(crate) struct Hook {
 impl ExitHook for Hook {
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
         self.hits.table.with(context.vcpu, |table| {
+            // Their address is enough: the returns of calls need no look-up.
+            if let (Some(index), Some(view)) = (table.trampoline_at(context.rip()), &table.view) {
+                return self.trampoline(table, view, index, context);
+            }
             let stop = table.stop_at(context.rip());
             let prepared = match (stop, &table.view) {
                 (Some(Stop::Probe(site)), Some(view)) => self.prepare(table, view, site, context),
-                (None, Some(view)) => self.prepare_step(table, view, context),
                 _ => NOW,
             };
             match prepared {
@@ -112,13 +115,26 @@ impl Hook {
         NOW
     }
 
-    /// Makes the slot that a post-handler needs, before the guest returns from a kprobe of its own.
-    fn prepare_step(&self, table: &Table, view: &KernelView, context: &mut HitContext<'_>) -> Turn {
-        let Some((site, copy)) = self.hits.unknown_copy(table, view, context) else { return NOW };
-        self.with_control(|control, guest| {
-            control.learn_copy(guest, site, copy);
-            AGAIN
-        })
+    /// Handles the return of a call to its trampoline. Before the guest returns from a kprobe of its
+    /// own, the slot is made that a post-handler needs.
+    #[inline(never)]
+    fn trampoline(
+        &self,
+        table: &Table,
+        view: &KernelView,
+        index: usize,
+        context: &mut HitContext<'_>,
+    ) -> BreakpointAction {
+        if let Some((site, copy)) = self.hits.unknown_copy(table, view, context) {
+            let learned = self.with_control(|control, guest| {
+                control.learn_copy(guest, site, copy);
+                AGAIN
+            });
+            if learned.is_break() {
+                return BreakpointAction::Resume;
+            }
+        }
+        self.hits.returned(table, view, index, context)
     }
 
     /// Handles one of the engine's own breakpoints.

@@ -85,7 +85,7 @@ impl Recorder {
     }
 
     /// Runs a probe's actions in order, if its filter accepts the hit.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn act(
         &self,
         calls: &CallTracker,
@@ -369,11 +369,13 @@ fn back_trace(
 }
 
 /// The current task, if the kernel's tasks are known.
+#[inline(never)]
 fn current(hit: &Hit<'_>) -> Option<TaskId> {
     current_words(hit).map(TaskId::of_words)
 }
 
 /// The same as [`TaskId::words`].
+#[inline(always)]
 fn current_words(hit: &Hit<'_>) -> Option<[u64; 3]> {
     hit.memory.tasks?.words_on(hit.memory.view, hit.vcpu)
 }

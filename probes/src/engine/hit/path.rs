@@ -70,7 +70,8 @@ impl HitPath {
         }
     }
 
-    /// Handles a breakpoint exit; `stop` is the table's entry of its address.
+    /// Handles a breakpoint exit, but for a trampoline's; `stop` is the table's entry of its
+    /// address.
     // One function for the hits of kprobes, without others' parts: that is 20 instructions a hit.
     #[inline(always)]
     pub(crate) fn breakpoint(
@@ -101,10 +102,7 @@ impl HitPath {
                 end_step(table, site, view, context);
                 BreakpointAction::Resume
             }
-            None => match table.trampoline_at(context.rip()) {
-                Some(index) => self.returned(table, view, index, context),
-                None => self.returned_within(table, view, context),
-            },
+            None => self.returned_within(table, view, context),
         }
     }
 
@@ -145,7 +143,6 @@ impl HitPath {
         view: &KernelView,
         context: &mut HitContext<'_>,
     ) -> Option<(Gva, Gva)> {
-        table.trampoline_at(context.rip())?;
         if !self.guest_steps.has_any(context.vcpu) {
             return None;
         }
@@ -228,6 +225,7 @@ impl HitPath {
     }
 
     /// Runs the enabled probes of a site, in order of registration.
+    #[inline(always)]
     fn run_probes<'a>(&self, table: &Table, site: &'a Site, hit: &mut Hit<'a>) -> Done {
         let mut all = Done::CONTINUE;
         for probe in site.enabled() {
@@ -257,8 +255,8 @@ impl HitPath {
     }
 
     /// Handles the return of a function to its trampoline.
-    #[inline(never)]
-    fn returned(
+    #[inline]
+    pub(crate) fn returned(
         &self,
         table: &Table,
         view: &KernelView,

@@ -56,9 +56,9 @@ impl<'a> HitMemory<'a> {
         let view = self.view;
         // Nearly all are on kernel stacks: the rest costs a hit nothing here.
         if at.0 & KERNEL_HALF != 0
-            && let Ok(found) = paging::translate(&view.ram, view.mode, at)
+            && let Some(gpa) = paging::locate(&view.ram, view.mode, at)
         {
-            return view.ram.logged_word(found.gpa);
+            return view.ram.logged_word(gpa);
         }
         self.seldom_slot(at)
     }

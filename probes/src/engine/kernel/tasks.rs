@@ -177,6 +177,7 @@ impl Tasks {
     }
 
     /// The address of the task that runs on a vCPU.
+    #[inline]
     pub(crate) fn address_on(&self, view: &KernelView, vcpu: u8) -> Option<Gva> {
         let task = view.ram.word(*self.current.get(usize::from(vcpu))?)?;
         Some(Gva(task.load(Ordering::Relaxed)))
