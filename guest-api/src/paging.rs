@@ -303,6 +303,7 @@ mod tests {
                 let found = translate(&mem, mode, gva).unwrap();
                 assert_eq!(found.page_size, size);
                 assert_eq!(found.gpa, Gpa(size + gva.offset_in(size)));
+                assert_eq!(locate(&mem, mode, gva), Some(found.gpa));
                 assert!(found.writable && found.executable && !found.user);
             }
         }
@@ -354,7 +355,9 @@ mod tests {
         fn no_table_content_panics(gva: u64, words: Vec<u64>, five: bool) {
             let entries = words.iter().enumerate().map(|(i, w)| (i as u64 * 8, *w)).collect();
             let mode = PagingMode { cr3: 0, levels: if five { 5 } else { 4 } };
-            let _ = translate(&Image(entries), mode, Gva(gva));
+            let (mem, gva) = (Image(entries), Gva(gva));
+            let found = translate(&mem, mode, gva).map(|found| found.gpa);
+            prop_assert_eq!(locate(&mem, mode, gva), found.ok());
         }
     }
 }
