@@ -202,7 +202,7 @@ fn texts_of_users_choose_too(vcpus: u8) {
 
 fn functions_and_the_events_number_choose_too(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
-    let line = "do_sys_openat2 at=%ip";
+    let line = "do_sys_openat2 at=%ip from=$stack0";
     let inside = guest.engine.symbols().unwrap().lookup("do_sys_openat2").unwrap().address.0 + 1;
     for (event, filter) in [
         ("in", "at.function == do_sys_openat2".to_owned()),
@@ -210,6 +210,8 @@ fn functions_and_the_events_number_choose_too(vcpus: u8) {
         ("other", "__probe_ip.function == vfs_read || at.function == vfs_read".to_owned()),
         ("others", "!(at.function == vfs_read ) && __probe_ip.function != vfs_read".to_owned()),
         ("number", format!("at.function == {inside:#x} && comm == \"init\"")),
+        // The return address is in the middle of its function.
+        ("from", "from.function == __x64_sys_openat".to_owned()),
     ] {
         probe(&guest, &format!("p:{event} {line}"), &filter, Vec::new());
     }
@@ -220,8 +222,8 @@ fn functions_and_the_events_number_choose_too(vcpus: u8) {
     probe(&guest, &format!("p:none {line}"), &format!("common_type == {id}"), Vec::new());
     in_both_ways(&guest, "in", || assert_eq!(guest.work("open /dev/null 10"), 10));
     guest.engine.drain();
-    let all = ["in", "others", "number", "caller", "own"];
-    assert_eq!(all.map(|event| books(&guest.status(event))), [(20, 20, 0); 5]);
+    let all = ["in", "others", "number", "from", "caller", "own"];
+    assert_eq!(all.map(|event| books(&guest.status(event))), [(20, 20, 0); 6]);
     let none = ["out", "other", "none"];
     assert_eq!(none.map(|event| books(&guest.status(event))), [(20, 0, 20); 3]);
     let mut unknown = definition(&format!("p:unknown {line}"));
