@@ -302,8 +302,8 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
-    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM. Hits walk
-    /// page tables by it, so it must be cheap.
+    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM. Hits
+    /// walk page tables by it, so it must be cheap.
     #[inline]
     #[must_use]
     pub fn word(&self, gpa: Gpa) -> Option<&AtomicU64> {

@@ -115,8 +115,8 @@ impl Hook {
         NOW
     }
 
-    /// Handles the return of a call to its trampoline. Before the guest returns from a kprobe of its
-    /// own, the slot is made that a post-handler needs.
+    /// Handles the return of a call to its trampoline. Before the guest returns from a kprobe of
+    /// its own, the slot is made that a post-handler needs.
     #[inline(never)]
     fn trampoline(
         &self,

@@ -7,6 +7,7 @@ mod detour;
 mod figure;
 mod functions;
 mod hit;
+mod idle;
 mod large;
 mod machine;
 mod many;
@@ -19,10 +20,11 @@ mod tracer;
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
-    let parts: [(&str, fn()); 12] = [
+    let parts: [(&str, fn()); 13] = [
         ("detour", detour::run),
         ("consumer", consumer::run),
         ("hit", hit::run),
+        ("idle", idle::run),
         ("large", large::run),
         ("own_event", own_event::run),
         ("machine", machine::run),

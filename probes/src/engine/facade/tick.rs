@@ -13,7 +13,7 @@ const DRAIN_BUSY: Duration = Duration::from_millis(5);
 const MANY: usize = 500;
 /// The same after [`QUIET`] calls without a hit, if each of the detours' rings holds more than that
 /// of a million records a second: an idle service wakes less often.
-const DRAIN_QUIET: Duration = Duration::from_millis(20);
+const DRAIN_QUIET: Duration = Duration::from_millis(25);
 const RECORDS_QUIET: u64 = 32_000;
 const QUIET: u32 = 20;
 /// Longest time until probes that were just registered are seen.
@@ -25,8 +25,7 @@ impl Engine {
     /// Does what the engine must do again and again: moves hits to the store ([`Self::drain`]) and,
     /// ten times a second, looks after the probes' text ([`Self::patrol`]), optimizes
     /// ([`Self::optimize`]) and reads the detours' counters. Returns the time after which to call
-    /// it again, at most 50 ms. One
-    /// thread of the VMM's does it for as long as the engine lives:
+    /// it again, at most 50 ms. One thread of the VMM's does it for as long as the engine lives:
     ///
     /// ```no_run
     /// # fn regular_work(engine: std::sync::Arc<exoprobe_probes::Engine>) {

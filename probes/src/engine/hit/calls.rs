@@ -152,8 +152,8 @@ impl CallTracker {
         }
     }
 
-    /// Writes the address of a claimed trampoline over the return address in `slot`, whose address is
-    /// `key`, and begins the call.
+    /// Writes the address of a claimed trampoline over the return address in `slot`, whose address
+    /// is `key`, and begins the call.
     #[inline]
     fn divert(&self, index: usize, table: &Table, key: Gva, slot: LoggedWord<'_>) {
         slot.store(table.trampoline(index).0);
