@@ -147,9 +147,8 @@ impl GuestRam {
     /// not consist of whole pages, [`MemoryError::Protection`] for one that the host may not both
     /// read and write.
     pub fn new(map: GuestMemoryMmap) -> Result<Self, MemoryError> {
-        if map.num_regions() == 0 {
-            return Err(MemoryError::Empty);
-        }
+        let mut spans = map.iter().filter_map(Span::of);
+        let (first, others) = (spans.next().ok_or(MemoryError::Empty)?, spans.collect());
         for region in map.iter() {
             let start = Gpa(region.start_addr().0);
             let is_aligned = |n: u64| n.is_multiple_of(PAGE_SIZE);
@@ -161,8 +160,6 @@ impl GuestRam {
             }
         }
         let end = Gpa(map.last_addr().0 + 1);
-        let mut spans = map.iter().filter_map(Span::of);
-        let (first, others) = (spans.next().ok_or(MemoryError::Empty)?, spans.collect());
         let host_writes = Arc::new(HostWrites::below(end));
         let pagemap = Pagemap::open().map(Arc::new);
         Ok(Self { map: Arc::new(map), first, others, host_writes, pagemap })

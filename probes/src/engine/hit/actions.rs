@@ -43,8 +43,8 @@ pub(crate) struct HitInfo<'a> {
 }
 
 impl HitInfo<'_> {
-    /// Returns true if its record has neither texts nor arrays nor a back-trace, and no consumer
-    /// takes it at the hit.
+    /// Returns true if its record has neither texts nor arrays nor a back-trace, and is for no
+    /// consumer.
     #[inline]
     fn is_of_words(&self) -> bool {
         !self.probe.records_more() && !self.arguments.has_bytes && self.probe.consumer.is_none()
@@ -186,8 +186,8 @@ impl Recorder {
         writer.finish();
     }
 
-    /// Begins a record, and writes what comes before its values; `None` if it is lost. `others` are
-    /// the words of its back-trace and of its texts.
+    /// Begins a record of so many values, and of so many words of back-trace and of texts. Writes
+    /// the part before the values; returns `None` if the record is lost.
     #[inline(always)]
     fn begin(
         &self,
