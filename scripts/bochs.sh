@@ -41,11 +41,45 @@ mend_two_cpus() {
     return 1
 }
 
+# In Bochs' tree: a supervisor that may use pages of users, as RFLAGS.AC says in spite of CR4.SMAP, finds
+# them in the TLB. In 3.0 it walks the page tables at each such access, and copies by `rep movs` byte by
+# byte, which takes a quarter of the lab's time.
+mend_smap() {
+    local smap='BX_CPU_THIS_PTR cr4.get_SMAP()' system='TLB_SysReadOK | TLB_SysWriteOK'
+    # Of a page of users, the TLB has the system's rights only without SMAP.
+    local as_user="((user) || ($smap \\&\\& BX_CPU_THIS_PTR get_AC() \\&\\& ! ((entry)->accessBits \\& ($system))))"
+    local may="! isExecute \\&\\& $smap \\&\\& (! isWrite || IS_WRITEABLE_PAGE(combined_access))"
+    sed -i "0,/^enum {\$/s//#define BX_TLB_AS_USER(entry, user) $as_user\n\n&/" cpu/tlb.h || return
+    sed -i -e '/already looked up TLB for code access/,/does not have permission/s/| user)/| BX_TLB_AS_USER(tlbEntry, user))/' \
+        -e "/^    if (IS_USER_PAGE(combined_access)) {\$/,/if (user) {/s/if (user) {/if (user || ($may)) {/" \
+        cpu/paging.cc || return
+    sed -i 's/if (is\(Read\|Write\)OK(tlbEntry, user)) {/if (is\1OK(tlbEntry, BX_TLB_AS_USER(tlbEntry, user))) {/' \
+        cpu/access.cc || return
+    [[ $(cat cpu/tlb.h cpu/paging.cc cpu/access.cc | grep -c 'BX_TLB_AS_USER') == 6 ]] &&
+        grep -qF 'if (user || (! isExecute && ' cpu/paging.cc && return
+    echo 'the TLB is not as it was in Bochs 3.0' >&2
+    return 1
+}
+
+# In Bochs' tree: PCLMULQDQ, of which our checksums are made, by the instruction itself.
+mend_pclmulqdq() {
+    local product='_mm_clmulepi64_si128(_mm_set_epi64x(0, a), _mm_set_epi64x(0, b), 0)'
+    sed -i -e "/^BX_CPP_INLINE void xmm_pclmulqdq(/,/^}/c\\
+#include <wmmintrin.h>\\
+__attribute__((target(\"pclmul\"))) static void xmm_pclmulqdq(BxPackedXmmRegister *r, Bit64u a, Bit64u b)\\
+{\\
+  _mm_storeu_si128((__m128i *) r, $product);\\
+}" cpu/aes.cc || return
+    grep -qF "$product" cpu/aes.cc && return
+    echo 'PCLMULQDQ is not as it was in Bochs 3.0' >&2
+    return 1
+}
+
 make_bochs() {
     local tree=$1 result=$2
     tar -C "$tree" -xf "$tree/$source" || return
     cd "$tree/bochs-$version" || return
-    mend_two_cpus || return
+    mend_two_cpus && mend_smap && mend_pclmulqdq || return
     CFLAGS=$flags CXXFLAGS=$flags ./configure "${options[@]}" || return
     unset MAKEFLAGS MFLAGS
     nice make -j"$(nproc)" || return

@@ -1,7 +1,10 @@
 //! Types by name, and their sizes.
 
+use std::collections::BTreeSet;
+
 use super::kind::Kind;
 use super::layout::Layout;
+use super::names::is_name;
 use super::table::{Btf, DEPTH_MAX, TypeId};
 use crate::symbols::glob;
 
@@ -20,28 +23,24 @@ impl Btf {
 
     /// All types of exactly this name, by number: a struct and a typedef may share one.
     pub fn named<'a>(&'a self, name: &str) -> impl Iterator<Item = TypeId> + use<'a> {
-        let name_at = |at: usize| self.name(TypeId(self.by_name[at]));
-        let from = self.names.find(name, name_at).unwrap_or(self.by_name.len());
-        let same = self.by_name[from..].iter().map(|id| TypeId(*id));
-        let name = same.clone().next().map_or("", |id| self.name(id));
-        same.take_while(move |id| self.name(*id) == name)
+        let first = self.names.first(name, |id| self.name(id));
+        std::iter::successors(first, |id| self.names.next(*id))
     }
 
     /// Names of structs, unions, enums and typedefs, in order, each once.
     pub fn type_names(&self) -> impl Iterator<Item = &str> {
-        let of_types = self.by_name.iter().map(|id| TypeId(*id)).filter(|id| {
+        let of_types = self.ids().filter(|id| {
             matches!(self.kind(*id), Kind::Composite(_) | Kind::Enum { .. } | Kind::Typedef(_))
         });
-        let mut last = "";
-        of_types
-            .map(|id| self.name(id))
-            .filter(move |name| std::mem::replace(&mut last, *name) != *name)
+        let names: BTreeSet<&str> =
+            of_types.map(|id| self.name(id)).filter(|name| is_name(name)).collect();
+        names.into_iter()
     }
 
-    /// Names of functions, in order.
+    /// Names of functions.
     pub(super) fn function_names(&self) -> impl Iterator<Item = &str> {
-        let ids = self.by_name.iter().map(|id| TypeId(*id));
-        ids.filter(|id| matches!(self.kind(*id), Kind::Function(_))).map(|id| self.name(id))
+        let functions = self.ids().filter(|id| matches!(self.kind(*id), Kind::Function(_)));
+        functions.map(|id| self.name(id)).filter(|name| is_name(name))
     }
 
     /// The types among [`Self::type_names`] whose names match: `*` stands for any run of

@@ -10,6 +10,7 @@ mod find;
 mod function;
 mod kind;
 mod layout;
+mod names;
 mod parse;
 #[doc(hidden)]
 #[cfg(any(test, feature = "testing"))]

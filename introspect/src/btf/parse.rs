@@ -1,8 +1,8 @@
 //! Parses BTF into checked tables.
 
 use super::kind::{Code, RECORD_WORDS};
+use super::names::TypeNames;
 use super::table::{Btf, TypeId};
-use crate::name_hash::NameHash;
 
 /// Most bytes of BTF that are read: ten times a distribution kernel's.
 pub const BTF_MAX: usize = 64 << 20;
@@ -103,12 +103,11 @@ impl Btf {
             bytes[header.types].as_chunks::<WORD>().0.iter().copied().map(u32::from_le_bytes);
         let words: Vec<u32> = words.collect();
         let starts = starts(&words)?;
-        let names = NameHash::of(0, |_| "");
-        let mut btf =
-            Self { words, starts, strings: strings.to_owned(), by_name: Vec::new(), names };
+        let names = TypeNames::default();
+        let btf = Self { words, starts, strings: strings.to_owned(), names };
         btf.check()?;
-        btf.index();
-        Ok(btf)
+        let names = TypeNames::of(btf.last(), |id| btf.name(id));
+        Ok(Self { names, ..btf })
     }
 
     /// Checks that all names and types exist that types refer to.
@@ -127,22 +126,12 @@ impl Btf {
         Ok(())
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = TypeId> + use<> {
-        let last = u32::try_from(self.starts.len()).expect("at most TYPES_MAX");
-        (1..=last).map(TypeId)
+    fn last(&self) -> u32 {
+        u32::try_from(self.starts.len()).expect("at most TYPES_MAX")
     }
 
-    fn index(&mut self) {
-        // A name with a blank could be confused with a tag and its name.
-        let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
-        let mut named: Vec<u32> =
-            self.ids().filter(|id| is_name(self.name(*id))).map(|id| id.0).collect();
-        named.sort_unstable_by(|a, b| {
-            let name = |id: &u32| self.name(TypeId(*id));
-            name(a).cmp(name(b)).then(a.cmp(b))
-        });
-        self.names = NameHash::of(named.len(), |at| self.name(TypeId(named[at])));
-        self.by_name = named;
+    pub(super) fn ids(&self) -> impl Iterator<Item = TypeId> + use<> {
+        (1..=self.last()).map(TypeId)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The parsed types.
 
-use crate::name_hash::NameHash;
+use super::names::TypeNames;
 
 /// Longest chain of types that refer to one another: those of kernels have some ten.
 pub(super) const DEPTH_MAX: usize = 64;
@@ -17,16 +17,15 @@ pub struct Btf {
     /// By number less one: where each begins in `words`.
     pub(super) starts: Vec<u32>,
     pub(super) strings: String,
-    /// Numbers of types that have a name, by name and then by number.
-    pub(super) by_name: Vec<u32>,
-    pub(super) names: NameHash,
+    pub(super) names: TypeNames,
 }
 
 impl Btf {
     /// The text at an offset that was checked, up to its end.
     pub(super) fn string(&self, at: u32) -> &str {
         let rest = self.strings.get(at as usize..).unwrap_or_default();
-        rest.split('\0').next().unwrap_or_default()
+        let len = memchr::memchr(0, rest.as_bytes()).unwrap_or(rest.len());
+        rest.get(..len).unwrap_or_default()
     }
 
     pub(super) fn words_of(&self, id: TypeId) -> Option<&[u32]> {

@@ -12,6 +12,7 @@ use crate::artifacts::{self, INIT, Program};
 use crate::bochs::Bochs;
 use crate::build::Build;
 use crate::error::{LabError, at};
+use crate::machine::MSRS;
 use crate::plan::{Plan, Run};
 use crate::watch::{self, Limits};
 use crate::{counts, image, times};
@@ -89,6 +90,10 @@ impl Batch {
         image::iso(&dir, kernel, &initramfs, &machine.cmdline())?;
         let bochsrc = dir.join("bochsrc");
         std::fs::write(&bochsrc, machine.bochsrc(run.disk()?.as_deref())).map_err(at(bochsrc))?;
+        if let Some(text) = machine.msrs() {
+            let msrs = dir.join(MSRS);
+            std::fs::write(&msrs, text).map_err(at(msrs))?;
+        }
         let rc = dir.join("rc");
         std::fs::write(&rc, "continue\n").map_err(at(rc))
     }

@@ -90,6 +90,16 @@ impl Machine {
         format!("{CMDLINE} {}", self.cmdline).trim_end().to_owned()
     }
 
+    /// Content of the file [`MSRS`], of registers that Bochs does not have by itself, if there is
+    /// one: address, type 0, initial value, and which bits are reserved or ignored.
+    ///
+    /// Without IA32_MISC_ENABLE's bit of fast strings (Intel SDM vol. 4, 2.1), Linux copies memory by
+    /// single words, which takes a fifth of the emulator's time.
+    pub(crate) fn msrs(&self) -> Option<&'static str> {
+        let misc_enable = "0x1a0 0 00000000 00000001 00000000 00000000 00000000 00000000\n";
+        (self.build == Build::Quick).then_some(misc_enable)
+    }
+
     /// Bochs' configuration, with a second disk if one is given; files are relative to the folder
     /// of the run. The clock starts at a fixed time: nothing in the machine depends on when it
     /// runs.
@@ -99,6 +109,7 @@ impl Machine {
             disk.map(|path| format!("ata0-slave: type=disk, path={}, mode=flat\n", path.display()));
         let disk = disk.unwrap_or_default();
         let display = self.build.display();
+        let msrs = self.msrs().map_or(String::new(), |_| format!(", msrs={MSRS}"));
         format!(
             "plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, \
              parallel=false, serial=true\n\
@@ -109,7 +120,7 @@ impl Machine {
              ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
              ata0-master: type=cdrom, path=lab.iso, status=inserted\n\
              {disk}\
-             cpu: model={cpu}, count={cpus}, quantum=32, ips={ips}, reset_on_triple_fault=0\n\
+             cpu: model={cpu}, count={cpus}, quantum=32, ips={ips}, reset_on_triple_fault=0{msrs}\n\
              clock: sync=none, time0=946684800\n\
              display_library: {display}\n\
              com1: enabled=1, mode=file, dev={CONSOLE}\n\
@@ -124,6 +135,8 @@ impl Machine {
     }
 }
 
+/// File, in the folder of a run, of [`Machine::msrs`].
+pub(crate) const MSRS: &str = "msrs.def";
 /// File, in the folder of a run, of what the lab's host writes to its console.
 pub(crate) const CONSOLE: &str = "console.txt";
 /// File of what comes on its second serial port.
