@@ -101,7 +101,7 @@ unit-tests:
 
 # What the lab has: cases with one vCPU, and where KVM emulates guests' kernels those of boots, which take 8 to 20 s here.
 IN_LAB := it runs in the lab
-BOOTS := $(if $(wildcard /sys/module/kvm_pvm),;quick_boot=$(IN_LAB))
+BOOTS := $(if $(wildcard /sys/module/kvm_pvm),;quick_kernel=$(IN_LAB))
 host-tests:
 	snapshots=$$(scripts/test-snapshots.sh) && EXOPROBE_TEST_SNAPSHOTS=$$snapshots \
 	    EXOPROBE_TEST_LACKS='one_vcpu=$(IN_LAB)$(BOOTS)' \

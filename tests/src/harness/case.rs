@@ -8,7 +8,7 @@ pub const VCPU_COUNTS: [u8; 2] = [1, 2];
 /// Needs that only the host has, or only the lab: such a case is run there with each number of
 /// vCPUs.
 const ONE_PLACE: [Need; 6] =
-    [Need::DebugInfo, Need::Fuse, Need::Python, Need::Shell, Need::Repeat, Need::QuickBoot];
+    [Need::DebugInfo, Need::Fuse, Need::Python, Need::Shell, Need::Repeat, Need::QuickKernel];
 
 /// One function of a suite; made by [`cases!`](crate::cases).
 #[derive(Clone, Copy, Debug)]

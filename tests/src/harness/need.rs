@@ -33,8 +33,9 @@ pub enum Need {
     /// The time for a load that does not depend on how KVM runs the guest: of the service, or of
     /// thousands of probes whose kinds other cases have.
     Repeat,
-    /// Guests that boot in a second. Where KVM emulates a guest's kernel a boot takes 8 to 20.
-    QuickBoot,
+    /// Guests' kernels at the speed of their programs. Where KVM emulates them, a boot takes 8 to 20
+    /// seconds, and a module's load or a thousand hits a good part of one.
+    QuickKernel,
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
     /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more
     /// than one.
@@ -175,7 +176,7 @@ const NAMES: [(Need, &str); 35] = [
     (Need::OneVcpu, "one_vcpu"),
     (Need::TwoVcpus, "two_vcpus"),
     (Need::Repeat, "repeat"),
-    (Need::QuickBoot, "quick_boot"),
+    (Need::QuickKernel, "quick_kernel"),
     (Need::ContendedLocks, "contended_locks"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
@@ -244,7 +245,7 @@ impl Need {
             | Self::OneVcpu
             | Self::TwoVcpus
             | Self::Repeat
-            | Self::QuickBoot
+            | Self::QuickKernel
             | Self::ContendedLocks
             | Self::SingleStep
             | Self::TripleFault

@@ -15,7 +15,7 @@ use crate::support::planted::{Planted, plant};
 
 pub(crate) const CASES: &[Case] = cases![
     kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp],
-    a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on,
+    a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on needs [Kvm, QuickKernel],
 ];
 
 /// The kernel's first C function at its own addresses.

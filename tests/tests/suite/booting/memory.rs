@@ -12,7 +12,7 @@ use exoprobe_vmm::{DiskConfig, DiskMode, HostSides, Vm, VmConfig, with_kernel_wo
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
-    ram_and_disks_work_above_4_gib needs [Kvm, QuickBoot],
+    ram_and_disks_work_above_4_gib needs [Kvm, QuickKernel],
     huge_pages_are_all_there_from_the_start_and_over_a_reboot needs [Kvm, HugePages],
     memory_that_the_host_does_not_have_is_refused needs [Kvm, Repeat],
 ];

@@ -8,7 +8,7 @@ use exoprobe_vmm::{HostSides, Vm};
 pub(crate) const CASES: &[Case] = cases![
     symbols_from_memory_are_those_of_the_build,
     probes_by_name_need_no_file(vcpus),
-    probes_set_before_power_on_find_their_symbols(vcpus) needs [Kvm, QuickBoot],
+    probes_set_before_power_on_find_their_symbols(vcpus) needs [Kvm, QuickKernel],
 ];
 
 fn restored(vcpus: u8) -> TestGuest {

@@ -22,7 +22,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_guest_without_an_idt_ends_in_a_triple_fault(vcpus) needs [Kvm, TripleFault],
     a_handler_that_panics_stops_the_machine_and_says_so(vcpus),
     shutdown_by_the_user_stops_all_vcpus(vcpus),
-    a_guest_boots_again_whatever_it_was_doing(vcpus) needs [Kvm, QuickBoot],
+    a_guest_boots_again_whatever_it_was_doing(vcpus) needs [Kvm, QuickKernel],
     a_guest_that_cannot_be_booted_again_goes_on_as_it_was,
     a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus),
     a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus),

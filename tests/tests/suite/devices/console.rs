@@ -12,9 +12,9 @@ use crate::support::devices::{Sides, boot};
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
-    bytes_come_back_and_the_guest_knows_the_size(vcpus) needs [Kvm, QuickBoot],
+    bytes_come_back_and_the_guest_knows_the_size(vcpus) needs [Kvm, QuickKernel],
     a_restored_guest_goes_on_with_its_console,
-    a_panic_that_only_the_virtio_console_shows_stops_the_guest needs [Kvm, QuickBoot],
+    a_panic_that_only_the_virtio_console_shows_stops_the_guest needs [Kvm, QuickKernel],
     the_service_has_a_virtio_console_where_it_is_asked_for needs [Kvm, Repeat],
 ];
 

@@ -18,7 +18,7 @@ use crate::support::network::in_own_namespace;
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
-    datagrams_come_back_over_a_socket(vcpus) needs [Kvm, QuickBoot],
+    datagrams_come_back_over_a_socket(vcpus) needs [Kvm, QuickKernel],
     a_guest_whose_link_was_down_has_it_up_once_restored,
     a_restored_guest_goes_on_with_another_peer,
     datagrams_come_back_through_passt needs [Passt, Repeat],

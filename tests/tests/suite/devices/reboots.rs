@@ -15,7 +15,7 @@ use super::net::{Peer, TIMES};
 use super::vsock::{GUEST, connect, echo, echo_server, send};
 use crate::support::devices::{boot, config, net, vsock};
 
-pub(crate) const CASES: &[Case] = cases![each_device_goes_on(vcpus) needs [Kvm, QuickBoot]];
+pub(crate) const CASES: &[Case] = cases![each_device_goes_on(vcpus) needs [Kvm, QuickKernel]];
 
 const SIZE: TerminalSize = TerminalSize { columns: 100, rows: 30 };
 

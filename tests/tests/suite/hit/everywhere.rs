@@ -7,8 +7,8 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 
 pub(crate) const CASES: &[Case] = cases![
-    traps_scheduler_and_timer_are_probed_and_count(vcpus),
-    every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus),
+    traps_scheduler_and_timer_are_probed_and_count(vcpus) needs [Kvm, QuickKernel],
+    every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus) needs [Kvm, QuickKernel],
     the_handler_of_the_guests_own_breakpoints_is_probed(vcpus) needs [Kvm, OwnBreakpoint],
     all_that_is_blacklisted_is_refused_for_the_reason_that_is_listed(vcpus),
 ];

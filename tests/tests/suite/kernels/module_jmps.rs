@@ -12,9 +12,9 @@ use exoprobe_vmm::{HostSides, Vm};
 use crate::support::returned::{SCRATCH, events_of};
 
 pub(crate) const CASES: &[Case] = cases![
-    hits_in_a_module_never_leave_the_guest,
-    a_module_comes_and_goes_under_load_with_its_probes_optimized needs [Smp],
-    a_module_that_is_loaded_after_a_reboot_has_jmps_again,
+    hits_in_a_module_never_leave_the_guest needs [Kvm, QuickKernel],
+    a_module_comes_and_goes_under_load_with_its_probes_optimized needs [Smp, QuickKernel],
+    a_module_that_is_loaded_after_a_reboot_has_jmps_again needs [Kvm, QuickKernel],
     a_module_that_a_snapshot_has_gets_jmps_in_the_restored_guest,
     what_is_in_a_modules_tables_keeps_its_int3,
 ];

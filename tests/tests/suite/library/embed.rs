@@ -8,7 +8,7 @@ use exoprobe_tests::{PATIENCE, cases, finish, guest_file, more_of_cmdline, progr
 
 pub(crate) const CASES: &[Case] = cases![
     another_vmm_counts_each_call_of_its_guest,
-    the_library_counts_each_call_in_one_file needs [Kvm, QuickBoot],
+    the_library_counts_each_call_in_one_file needs [Kvm, QuickKernel],
 ];
 
 const FILES: [&str; 3] = ["vmlinux", "initramfs.cpio", "System.map"];

@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     parameters_have_names_and_types,
     definitions_are_shown_as_the_types_have_them needs [Kvm, Repeat],
     types_are_shown_and_faults_are_reported needs [Kvm, Repeat],
-    foreign_types_are_not_used_and_the_error_names_a_source needs [Kvm, QuickBoot],
+    foreign_types_are_not_used_and_the_error_names_a_source needs [Kvm, QuickKernel],
 ];
 
 fn types_match_paholes_output() {

@@ -18,8 +18,8 @@ pub(crate) const CASES: &[Case] = cases![
     without_filters_there_is_a_warning_and_no_privilege needs [Kvm, Repeat],
     other_processes_of_the_user_cannot_read_the_service needs [Kvm, Root, Repeat],
     without_a_runtime_folder_the_default_socket_is_in_tmp needs [Kvm, Root, Repeat],
-    guest_memory_is_in_no_core_dump_also_after_a_reboot needs [Kvm, QuickBoot, Root],
-    guest_memory_is_locked_if_so_asked_also_after_a_reboot needs [Kvm, QuickBoot, Root],
+    guest_memory_is_in_no_core_dump_also_after_a_reboot needs [Kvm, QuickKernel, Root],
+    guest_memory_is_locked_if_so_asked_also_after_a_reboot needs [Kvm, QuickKernel, Root],
     a_limit_that_is_too_low_for_locked_memory_is_named needs [Kvm, Repeat],
 ];
 

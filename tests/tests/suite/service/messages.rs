@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_message_that_repeats_is_limited_and_plain_in_a_file needs [Kvm, Repeat],
     an_answer_is_of_its_own_command needs [Kvm, Repeat],
     a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for needs [Kvm, Repeat],
-    progress_ends_when_the_guest_is_ready_or_has_stopped needs [Kvm, Repeat],
+    progress_ends_when_the_guest_is_ready_or_has_stopped needs [Kvm, QuickKernel],
 ];
 
 /// More messages of one kind than the log has in a minute.

@@ -31,7 +31,7 @@ pub(crate) const CASES: &[Case] = cases![
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
     ls_names_live_services_and_dead_sockets needs [Kvm, Repeat],
-    a_guest_that_resets_itself_boots_again_if_so_asked needs [Kvm, QuickBoot],
+    a_guest_that_resets_itself_boots_again_if_so_asked needs [Kvm, QuickKernel],
     a_reboot_reads_no_file_that_only_a_snapshot_names needs [Kvm, Repeat],
     a_file_starts_a_guest_and_a_guest_gives_its_file needs [Kvm, Repeat],
 ];

@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     users_texts_choose_in_each_place_for_itself needs [Kvm],
     users_texts_choose_while_an_instance_comes_and_goes needs [Kvm, Repeat],
     changes_during_hits_leave_no_event_at_the_top needs [Kvm, Repeat],
-    instances_outlast_a_reboot needs [Kvm, QuickBoot],
+    instances_outlast_a_reboot needs [Kvm, QuickKernel],
     an_instance_that_is_read_is_not_removed needs [Kvm, Repeat],
     the_command_line_makes_reads_and_removes_them needs [Kvm, Repeat],
     instances_are_made_and_removed_in_a_mount needs [Kvm, Fuse],
@@ -433,7 +433,7 @@ fn users_texts_choose_while_an_instance_comes_and_goes() {
 }
 
 fn changes_during_hits_leave_no_event_at_the_top() {
-    const CALLS: u64 = 60_000;
+    const CALLS: u64 = 20_000;
     const RUN: Duration = Duration::from_millis(2);
     let guest = TestGuest::restored(1);
     let tracer = Tracer::new(Arc::clone(&guest.engine), 1);

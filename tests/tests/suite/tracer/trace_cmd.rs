@@ -170,7 +170,7 @@ fn reported_made(report: &str) -> Vec<Line> {
 }
 
 fn trace_cmd_reports_synthetic_events() {
-    const OPENS: usize = 600;
+    const OPENS: usize = 200;
     let service = Service::restored(1);
     let mounted = Mounted::new(&service);
     append(

@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     handlers_keep_the_longest_call_and_the_trace_before_it,
     pairs_of_hits_make_synthetic_events,
     pairs_have_texts_and_back_traces_of_their_first_hits,
-    synthetic_events_outlast_a_reboot needs [Kvm, QuickBoot],
+    synthetic_events_outlast_a_reboot needs [Kvm, QuickKernel],
     tracing_stops_and_begins_with_the_hit_that_says_so,
     an_event_is_shown_from_the_hit_of_another_on,
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
