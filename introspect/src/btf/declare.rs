@@ -1,7 +1,8 @@
 //! Types as C writes them.
 
+use super::id::TypeId;
 use super::kind::{Kind, Qualifier};
-use super::table::{Btf, TypeId};
+use super::table::Btf;
 
 /// Most types that one declaration names: a prototype of a prototype of many parameters.
 const BUDGET: usize = 256;

@@ -1,7 +1,8 @@
 //! Offsets of members in structs.
 
+use super::id::TypeId;
 use super::kind::{Composite, Kind, Member};
-use super::table::{Btf, DEPTH_MAX, TypeId};
+use super::table::{Btf, DEPTH_MAX};
 
 /// Most members that are looked at for one name, those of unnamed structs included.
 const STEPS_MAX: usize = 1 << 16;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::id::TypeId;
 use super::kind::Kind;
 use super::layout::Layout;
 use super::names::is_name;
-use super::table::{Btf, DEPTH_MAX, TypeId};
+use super::table::{Btf, DEPTH_MAX};
 use crate::symbols::glob;
 
 impl Btf {

@@ -1,8 +1,9 @@
 //! Places of parameters at a function's entry (System V Application Binary Interface, AMD64,
 //! 3.2.3).
 
+use super::id::TypeId;
 use super::kind::Kind;
-use super::table::{Btf, TypeId};
+use super::table::Btf;
 
 /// Number of registers that pass parameters.
 const REGISTERS: u8 = 6;

@@ -1,6 +1,7 @@
 //! Kinds of types (btf.rst, "Type Encoding").
 
-use super::table::{Btf, TypeId};
+use super::id::TypeId;
+use super::table::Btf;
 
 /// Words that every type has: name, information, size or type.
 pub(super) const RECORD_WORDS: usize = 3;

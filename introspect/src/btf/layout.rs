@@ -1,8 +1,9 @@
 //! A type as a whole, for people: members with their places, and those of structs and unions
 //! without names within them.
 
+use super::id::TypeId;
 use super::kind::{Composite, Kind};
-use super::table::{Btf, TypeId};
+use super::table::Btf;
 
 /// Most members that one answer has.
 const MEMBERS_MAX: usize = 20_000;

@@ -8,6 +8,7 @@ mod declare;
 mod field;
 mod find;
 mod function;
+mod id;
 mod kind;
 mod layout;
 mod names;
@@ -22,8 +23,9 @@ mod tests;
 
 pub use field::{FieldError, FieldPlace};
 pub use function::{ArgumentPlace, Parameter};
+pub use id::TypeId;
 pub use kind::{Composite, EnumValue, Kind, Member, Prototype, Qualifier};
 pub use layout::{Layout, MemberLayout};
 pub use parse::{BTF_MAX, BtfError, TYPES_MAX};
 pub use source::{FileError, Foreign, NoTypes};
-pub use table::{Btf, TypeId};
+pub use table::Btf;

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use super::table::TypeId;
+use super::id::TypeId;
 
 /// Whether a type can be asked for by this name. One with a blank could be confused with a tag and
 /// its name.

@@ -1,8 +1,9 @@
 //! Parses BTF into checked tables.
 
+use super::id::TypeId;
 use super::kind::{Code, RECORD_WORDS};
 use super::names::TypeNames;
-use super::table::{Btf, TypeId};
+use super::table::Btf;
 
 /// Most bytes of BTF that are read: ten times a distribution kernel's.
 pub const BTF_MAX: usize = 64 << 20;

@@ -1,13 +1,10 @@
 //! The parsed types.
 
+use super::id::TypeId;
 use super::names::TypeNames;
 
 /// Longest chain of types that refer to one another: those of kernels have some ten.
 pub(super) const DEPTH_MAX: usize = 64;
-
-/// A type's number; 0 is `void`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TypeId(pub u32);
 
 /// All types of a kernel, by number and by name.
 #[derive(Debug)]

@@ -93,8 +93,8 @@ impl Machine {
     /// Content of the file [`MSRS`], of registers that Bochs does not have by itself, if there is
     /// one: address, type 0, initial value, and which bits are reserved or ignored.
     ///
-    /// Without IA32_MISC_ENABLE's bit of fast strings (Intel SDM vol. 4, 2.1), Linux copies memory by
-    /// single words, which takes a fifth of the emulator's time.
+    /// Without IA32_MISC_ENABLE's bit of fast strings (Intel SDM vol. 4, 2.1), Linux copies memory
+    /// by single words, which takes a fifth of the emulator's time.
     pub(crate) fn msrs(&self) -> Option<&'static str> {
         let misc_enable = "0x1a0 0 00000000 00000001 00000000 00000000 00000000 00000000\n";
         (self.build == Build::Quick).then_some(misc_enable)

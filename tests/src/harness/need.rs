@@ -33,8 +33,8 @@ pub enum Need {
     /// The time for a load that does not depend on how KVM runs the guest: of the service, or of
     /// thousands of probes whose kinds other cases have.
     Repeat,
-    /// Guests' kernels at the speed of their programs. Where KVM emulates them, a boot takes 8 to 20
-    /// seconds, and a module's load or a thousand hits a good part of one.
+    /// Guests' kernels at the speed of their programs. Where KVM emulates them, a boot takes 8 to
+    /// 20 seconds, and a module's load or a thousand hits a good part of one.
     QuickKernel,
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
     /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more
