@@ -10,7 +10,7 @@ LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
 LANES := scripts/side-by-side.sh
 QUIETLY := $(MAKE) --no-print-directory
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint setup-miri miri fuzz hostile release bench bench-disk counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint setup-miri miri fuzz hostile release bench bench-disk bench-stops counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -165,6 +165,9 @@ bench: guest guest-events build  ## the figures of docs/benchmarks.md (BENCH='sy
 
 bench-disk: guest guest-6.12 setup-lab programs  ## the cost of a request to a disk beside that of Debian's QEMU, in the lab
 	$(LAB) run disk-speed --release $(LAB_ARGS)
+
+bench-stops: guest setup-lab programs  ## how long 500 probes stop a guest, by its own clock, with 32 MiB to 16 GiB, in the lab
+	$(LAB) run stops --release $(LAB_ARGS)
 
 counts: guest guest-events build  ## exits and instructions of one hit, counted
 	cargo bench --locked -p exoprobe-tests --bench counts

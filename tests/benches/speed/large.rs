@@ -1,4 +1,6 @@
 //! A guest with much RAM: 500 probes optimized and removed, and how long that stops it.
+//!
+//! [`SIZES_ENV`] and [`LOOP_ENV`] choose others than the usual sizes and the usual time.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,8 +14,10 @@ use crate::figure::{figure, milliseconds};
 use crate::functions::{Functions, optimize};
 
 const PROBES: usize = 500;
-/// MiB of RAM, and MiB of them that the host has memory for.
-const SIZES: [(u64, usize); 3] = [(32, 32), (16 << 10, 0), (16 << 10, 8 << 10)];
+/// MiB of RAM, and after the colon MiB of them that the host has memory for.
+const SIZES: &str = "32:32 16384:0 16384:8192";
+/// Replaces [`SIZES`].
+const SIZES_ENV: &str = "EXOPROBE_BENCH_SIZES";
 const PAGE: usize = 4096;
 /// Pages of a MiB.
 const PAGES: usize = (1 << 20) / PAGE;
@@ -21,10 +25,19 @@ const PAGES: usize = (1 << 20) / PAGE;
 const ROUNDS: usize = 5;
 /// Milliseconds of the guest's loop: longer than the rounds.
 const LOOP_MS: u64 = 20_000;
+/// Replaces [`LOOP_MS`].
+const LOOP_ENV: &str = "EXOPROBE_BENCH_LOOP_MS";
 
 /// Measures and prints.
 pub(crate) fn run() {
-    for (mib, touched) in SIZES {
+    let sizes = std::env::var(SIZES_ENV);
+    for size in sizes.as_deref().unwrap_or(SIZES).split_whitespace() {
+        let numbers = size.split_once(':');
+        let numbers = numbers.and_then(|(all, some)| Some((all.parse().ok()?, some.parse().ok()?)));
+        let Some((mib, touched)) = numbers else {
+            eprintln!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED");
+            std::process::exit(2);
+        };
         measure(mib, touched);
     }
 }
@@ -81,8 +94,9 @@ fn definitions(guest: &TestGuest) -> Vec<ProbeDefinition> {
 
 /// The longest time that a loop in the guest's user mode was not run, while the host does `act`.
 fn gap(guest: &TestGuest, act: impl FnOnce()) -> String {
+    let ms = std::env::var(LOOP_ENV).ok().and_then(|text| text.parse().ok()).unwrap_or(LOOP_MS);
     let ticks = std::thread::scope(|scope| {
-        let guest_loop = scope.spawn(|| guest.work(&format!("gap {LOOP_MS}")));
+        let guest_loop = scope.spawn(|| guest.work(&format!("gap {ms}")));
         act();
         guest_loop.join().expect("the loop ends")
     });

@@ -42,6 +42,9 @@ pub(crate) const INTEL: Machine = Machine {
 /// and the clock goes by the longer.
 pub(crate) const INTEL_SMP: Machine = Machine { cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
 
+/// As [`INTEL_SMP`], with room for a GiB of a guest.
+pub(crate) const INTEL_STOPS: Machine = Machine { memory: 1536, ..INTEL_SMP };
+
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 

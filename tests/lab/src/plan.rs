@@ -15,7 +15,9 @@ use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 use crate::artifacts::{self, INIT, Program};
 use crate::error::LabError;
 use crate::image::Contents;
-use crate::machine::{AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, Machine};
+use crate::machine::{
+    AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, INTEL_STOPS, Machine,
+};
 
 /// The user's choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -34,6 +36,9 @@ pub(crate) enum Plan {
     Debian,
     /// The cost of a request to a disk in exoprobe and in Debian's QEMU, on kvm_intel
     DiskSpeed,
+    /// How long 500 probes stop guests with 32 MiB to 16 GiB of RAM, by the guests' own clock, on
+    /// kvm_intel with two CPUs
+    Stops,
 }
 
 /// Guests of the tests of a machine, besides the tiny ones.
@@ -97,6 +102,9 @@ const SMP_SUITES: [&str; 3] = ["smp::", "cpus::", "stress::"];
 const STRESS_SECONDS: &str = "1";
 /// [`Run::seconds`] of the counts.
 const COUNTS_SECONDS: u32 = 50;
+/// Guests of [`Plan::Stops`], and for how many milliseconds each looks at its clock.
+const STOPS_ENV: [(&str, &str); 2] =
+    [("EXOPROBE_BENCH_SIZES", "32:32 1024:512 16384:0"), ("EXOPROBE_BENCH_LOOP_MS", "4000")];
 /// File that the counts go to.
 pub(crate) const COUNTS_FILE: &str = "counts.json";
 /// Why a test is left out that this host has run.
@@ -126,6 +134,7 @@ impl Plan {
             Self::Kernels => "kernels",
             Self::Debian => "debian",
             Self::DiskSpeed => "disk-speed",
+            Self::Stops => "stops",
         }
     }
 
@@ -136,6 +145,7 @@ impl Plan {
             Self::Amd => &AMD,
             Self::Stock | Self::Kernels | Self::DiskSpeed => &INTEL_LARGE,
             Self::Debian => &INTEL_DEBIAN,
+            Self::Stops => &INTEL_STOPS,
         }
     }
 
@@ -162,6 +172,7 @@ impl Plan {
                 vec![Run { guests: Guests::Debian, ..run("", vec![tests]) }]
             }
             Self::DiskSpeed => vec![run("", vec![self.disk_speed()])],
+            Self::Stops => vec![run("", vec![self.stops()])],
             Self::Kernels => {
                 let of_package = |(name, package): &(&str, &'static str)| {
                     let tests = run(name, vec![self.tests("tests", Some(STOCK_SUITE))]);
@@ -197,7 +208,7 @@ impl Plan {
             Self::Smp => 250,
             Self::Intel | Self::Amd => 150,
             Self::Stock | Self::Kernels | Self::DiskSpeed => 190,
-            Self::Debian => 400,
+            Self::Debian | Self::Stops => 400,
         }
     }
 
@@ -273,6 +284,12 @@ impl Plan {
         }
     }
 
+    fn stops(self) -> Step {
+        let mut step = self.step("stops", "/bin/speed", vec!["large".to_owned()]);
+        step.env.extend(STOPS_ENV.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        step
+    }
+
     fn disk_speed(self) -> Step {
         let file = "/tmp/disk.json";
         let args = ["--qemu", &format!("/{QEMU}"), "--json", file].map(str::to_owned);
@@ -295,6 +312,7 @@ impl Run {
     pub(crate) fn programs(&self) -> &'static [Program] {
         match self.plan {
             Plan::DiskSpeed => &[Program { kind: "bench", name: "disk" }],
+            Plan::Stops => &[Program { kind: "bench", name: "speed" }],
             _ => &PROGRAMS,
         }
     }
