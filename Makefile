@@ -89,7 +89,7 @@ test: begin setup-lab setup-miri  ## lints and every test, here and in the lab (
 	@$(LANES) '$(QUIETLY) lint programs' 'nice $(QUIETLY) guest guest-6.12 lab-parts'
 	@$(LANES) '$(QUIETLY) unit-tests' '$(QUIETLY) miri'
 	@rm -f target/tests/*.jsonl; status=0; \
-	$(LANES) '$(QUIETLY) host-tests' 'nice -n 3 $(QUIETLY) lab-tests' || status=1; \
+	$(LANES) '$(QUIETLY) host-tests' '$(QUIETLY) lab-tests' || status=1; \
 	echo '== where the time went'; $(LAB) times $(STEPS) $(REPORTS) || status=1; \
 	echo '== what ran where'; $(LAB) places $(REPORTS) || status=1; \
 	exit $$status

@@ -1,5 +1,7 @@
 //! The guest's RAM as the host sees it.
 
+mod logged;
+
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,13 +10,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use vm_memory::mmap::{MmapRegion, MmapRegionBuilder, MmapRegionError};
 use vm_memory::{
     Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
-    VolatileMemory,
 };
 
 use crate::addr::{Gpa, to_usize};
 use crate::dirty::{HostWrites, LoggedHostWrites, Pagemap};
 use crate::layout;
 use crate::paging::{PAGE_SIZE, ReadPhys};
+
+pub use logged::{LoggedBytes, LoggedWord};
 
 /// Bytes of a word.
 const WORD: u64 = size_of::<u64>() as u64;
@@ -78,14 +81,6 @@ pub struct GuestRam {
     others: Arc<[Span]>,
     host_writes: Arc<HostWrites>,
     pagemap: Option<Arc<Pagemap>>,
-}
-
-/// An aligned word of RAM that was looked up once, for several accesses.
-#[derive(Clone, Copy, Debug)]
-pub struct LoggedWord<'a> {
-    word: &'a AtomicU64,
-    gpa: Gpa,
-    host_writes: &'a HostWrites,
 }
 
 /// A region of RAM and its mapping.
@@ -270,9 +265,9 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`].
     pub fn store_byte(&self, gpa: Gpa, byte: u8) -> Result<(), OutsideMemory> {
-        let stored = self.map.store(byte, GuestAddress(gpa.0), Ordering::SeqCst);
+        self.byte(gpa)?.store(byte, Ordering::SeqCst);
         self.host_writes.mark(gpa, 1);
-        stored.map_err(|_| OutsideMemory { gpa, len: 1 })
+        Ok(())
     }
 
     /// Replaces a byte if it is `expected`, in a single access that is atomic with respect to
@@ -281,10 +276,8 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`].
     pub fn exchange_byte(&self, gpa: Gpa, expected: u8, byte: u8) -> Result<u8, OutsideMemory> {
-        let outside = OutsideMemory { gpa, len: 1 };
-        let slice = self.map.get_slice(GuestAddress(gpa.0), 1).map_err(|_| outside)?;
-        let atomic = slice.get_atomic_ref::<AtomicU8>(0).map_err(|_| outside)?;
-        let found = atomic.compare_exchange(expected, byte, Ordering::SeqCst, Ordering::SeqCst);
+        let place = self.byte(gpa)?;
+        let found = place.compare_exchange(expected, byte, Ordering::SeqCst, Ordering::SeqCst);
         self.host_writes.mark(gpa, 1);
         Ok(found.unwrap_or_else(|found| found))
     }
@@ -294,9 +287,34 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`].
     pub fn load_byte(&self, gpa: Gpa) -> Result<u8, OutsideMemory> {
-        self.map
-            .load(GuestAddress(gpa.0), Ordering::SeqCst)
-            .map_err(|_| OutsideMemory { gpa, len: 1 })
+        Ok(self.byte(gpa)?.load(Ordering::SeqCst))
+    }
+
+    fn byte(&self, gpa: Gpa) -> Result<&AtomicU8, OutsideMemory> {
+        let bytes = self.bytes(gpa, 1).and_then(<[AtomicU8]>::first);
+        bytes.ok_or(OutsideMemory { gpa, len: 1 })
+    }
+
+    /// `count` bytes from `gpa` on, for single accesses.
+    #[inline]
+    fn bytes(&self, gpa: Gpa, count: usize) -> Option<&[AtomicU8]> {
+        let span = self.span(gpa)?;
+        let offset = gpa.0 - span.start;
+        if span.len - offset < count as u64 {
+            return None;
+        }
+        // SAFETY: the bytes lie inside the region's mapping, as just checked.
+        let at = unsafe { span.at.add(to_usize(offset)) };
+        // SAFETY: as in `words`; bytes are aligned.
+        Some(unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), count) })
+    }
+
+    /// `count` bytes from `gpa` on, for stores that are logged as well; `None` unless all are RAM
+    /// of one range.
+    #[inline]
+    #[must_use]
+    pub fn logged_bytes(&self, gpa: Gpa, count: usize) -> Option<LoggedBytes<'_>> {
+        Some(LoggedBytes::new(self.bytes(gpa, count)?, gpa, &self.host_writes))
     }
 
     /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM. Hits
@@ -319,7 +337,7 @@ impl GuestRam {
     #[inline]
     #[must_use]
     pub fn logged_word(&self, gpa: Gpa) -> Option<LoggedWord<'_>> {
-        Some(LoggedWord { word: self.word(gpa)?, gpa, host_writes: &self.host_writes })
+        Some(LoggedWord::new(self.word(gpa)?, gpa, &self.host_writes))
     }
 
     /// The region with `gpa`.
@@ -361,22 +379,6 @@ impl GuestRam {
         let place = self.logged_word(gpa).ok_or(OutsideMemory { gpa, len: size_of::<u64>() })?;
         place.store(word);
         Ok(())
-    }
-}
-
-impl LoggedWord<'_> {
-    /// Its value.
-    #[inline]
-    #[must_use]
-    pub fn load(&self) -> u64 {
-        self.word.load(Ordering::SeqCst)
-    }
-
-    /// Replaces it in a single access.
-    #[inline]
-    pub fn store(&self, word: u64) {
-        self.word.store(word, Ordering::SeqCst);
-        self.host_writes.mark(self.gpa, size_of::<u64>());
     }
 }
 

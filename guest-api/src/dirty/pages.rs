@@ -8,13 +8,16 @@ use crate::paging::PAGE_SIZE;
 pub const WORD_PAGES: u64 = 64;
 /// Most words in a run: 256 MiB of RAM.
 const RUN_WORDS: usize = 1024;
+const BITS: usize = u64::BITS as usize;
 
-/// Pages of a guest's RAM: for each of its ranges a bitmap, as KVM's dirty log has it.
+/// Words of a chunk: 16 MiB of RAM.
+const CHUNK_WORDS: usize = 64;
+
+/// Pages of a guest's RAM: for each of its ranges a bitmap, as KVM's dirty log has it. A few pages
+/// among those of a large guest cost a look at their own chunks.
 #[derive(Debug, Default)]
 pub struct PageSet {
     ranges: Vec<Range>,
-    /// No page is in the words before this one of this range.
-    next: (usize, usize),
 }
 
 #[derive(Debug)]
@@ -22,6 +25,8 @@ struct Range {
     start: Gpa,
     pages: u64,
     words: Vec<u64>,
+    /// A bit for each chunk of `words`: without it, the chunk has no page.
+    chunks: Vec<u64>,
 }
 
 /// Pages that lie near each other in one range of RAM.
@@ -62,16 +67,18 @@ impl PageSet {
             {
                 *last &= (1 << rest) - 1;
             }
-            Range { start: range.start, pages, words }
+            let chunks = vec![word; words.len().div_ceil(CHUNK_WORDS * BITS)];
+            Range { start: range.start, pages, words, chunks }
         };
-        Self { ranges: ram.ranges().into_iter().map(range).collect(), next: (0, 0) }
+        Self { ranges: ram.ranges().into_iter().map(range).collect() }
     }
 
     /// Adds the page of an address. Does nothing if it is not RAM.
     pub fn insert(&mut self, at: Gpa) {
         if let Some((range, word, bit)) = self.place(at) {
-            self.ranges[range].words[word] |= bit;
-            self.next = self.next.min((range, word));
+            let range = &mut self.ranges[range];
+            range.words[word] |= bit;
+            range.mark(word / CHUNK_WORDS);
         }
     }
 
@@ -93,52 +100,92 @@ impl PageSet {
     /// Adds the pages of a bitmap to the range with this index. Bits beyond its end are ignored.
     pub fn add(&mut self, range: usize, bitmap: &[u64]) {
         let Some(found) = self.ranges.get_mut(range) else { return };
-        for (word, more) in found.words.iter_mut().zip(bitmap) {
-            *word |= more;
+        let len = found.words.len();
+        for (chunk, more) in bitmap[..len.min(bitmap.len())].chunks(CHUNK_WORDS).enumerate() {
+            if more.iter().fold(0, |all, word| all | word) == 0 {
+                continue;
+            }
+            let words = &mut found.words[chunk * CHUNK_WORDS..];
+            words.iter_mut().zip(more).for_each(|(word, more)| *word |= more);
+            found.mark(chunk);
         }
-        self.next = self.next.min((range, 0));
     }
 
     /// Number of its pages.
     #[must_use]
     pub fn count(&self) -> usize {
-        let (range, word) = self.next;
-        let rest = self.ranges.get(range).map_or(&[][..], |of| &of.words[word..]);
-        let others = self.ranges.iter().skip(range + 1).flat_map(|of| &of.words);
-        rest.iter().chain(others).map(|word| word.count_ones() as usize).sum()
+        let words = self.ranges.iter().flat_map(|range| {
+            let chunks = bits(&range.chunks);
+            chunks.filter_map(|at| range.words.chunks(CHUNK_WORDS).nth(at)).flatten()
+        });
+        words.map(|word| word.count_ones() as usize).sum()
     }
 
     /// Takes up to `most` pages out that lie near each other; `None` if the set is empty.
     pub fn take_run(&mut self, most: usize) -> Option<PageRun> {
+        let (index, range, word) =
+            self.ranges.iter_mut().enumerate().find_map(|(index, range)| {
+                let word = range.first()?;
+                Some((index, range, word))
+            })?;
+        let mut left = most;
+        let mut words = Vec::new();
+        let end = range.end_of_chunks(word).min(word + RUN_WORDS);
+        for from in &mut range.words[word..end] {
+            if left == 0 {
+                break;
+            }
+            words.push(take_bits(from, &mut left));
+        }
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        if words.is_empty() {
+            return None;
+        }
+        let first = word as u64 * WORD_PAGES;
+        let start = range.start.wrapping_add(first * PAGE_SIZE);
+        Some(PageRun { range: index, first, left: range.pages - first, start, words })
+    }
+}
+
+impl Range {
+    fn mark(&mut self, chunk: usize) {
+        self.chunks[chunk / BITS] |= 1 << (chunk % BITS);
+    }
+
+    /// The first word with a page. Chunks before it are empty from now on.
+    fn first(&mut self) -> Option<usize> {
         loop {
-            let (index, word) = self.next;
-            let range = self.ranges.get_mut(index)?;
-            let Some(skipped) = range.words[word..].iter().position(|word| *word != 0) else {
-                self.next = (index + 1, 0);
-                continue;
-            };
-            let word = word + skipped;
-            self.next = (index, word);
-            let end = range.words.len().min(word + RUN_WORDS);
-            let mut left = most;
-            let mut words = Vec::new();
-            for from in &mut range.words[word..end] {
-                if left == 0 {
-                    break;
-                }
-                words.push(take_bits(from, &mut left));
+            let chunk = bits(&self.chunks).next()?;
+            let words = self.words.iter().enumerate().skip(chunk * CHUNK_WORDS).take(CHUNK_WORDS);
+            if let Some((word, _)) = words.into_iter().find(|(_, word)| **word != 0) {
+                return Some(word);
             }
-            while words.last() == Some(&0) {
-                words.pop();
-            }
-            if words.is_empty() {
-                return None;
-            }
-            let first = word as u64 * WORD_PAGES;
-            let start = range.start.wrapping_add(first * PAGE_SIZE);
-            return Some(PageRun { range: index, first, left: range.pages - first, start, words });
+            self.chunks[chunk / BITS] &= !(1 << (chunk % BITS));
         }
     }
+
+    /// The end of the chunks that follow this word's without one between that is empty.
+    fn end_of_chunks(&self, word: usize) -> usize {
+        let first = word / CHUNK_WORDS;
+        let is_used = |chunk: &usize| self.chunks[chunk / BITS] >> (chunk % BITS) & 1 == 1;
+        let all = self.words.len().div_ceil(CHUNK_WORDS);
+        let end = (first + 1..all).find(|chunk| !is_used(chunk)).unwrap_or(all);
+        self.words.len().min(end * CHUNK_WORDS)
+    }
+}
+
+/// Numbers of the bits that are set.
+fn bits(words: &[u64]) -> impl Iterator<Item = usize> {
+    words.iter().enumerate().flat_map(|(index, word)| {
+        let mut rest = *word;
+        std::iter::from_fn(move || {
+            let bit = rest.checked_ilog2().map(|_| rest.trailing_zeros() as usize)?;
+            rest &= rest - 1;
+            Some(index * BITS + bit)
+        })
+    })
 }
 
 /// Moves up to `left` bits out of a word.
@@ -155,14 +202,7 @@ fn take_bits(from: &mut u64, left: &mut usize) -> u64 {
 impl PageRun {
     /// Addresses of its pages.
     pub fn pages(&self) -> impl Iterator<Item = Gpa> {
-        self.words.iter().zip(0u64..).flat_map(move |(word, index)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                let bit = rest.checked_ilog2().map(|_| rest.trailing_zeros())?;
-                rest &= rest - 1;
-                Some(self.start.wrapping_add((index * WORD_PAGES + u64::from(bit)) * PAGE_SIZE))
-            })
-        })
+        bits(&self.words).map(|page| self.start.wrapping_add(page as u64 * PAGE_SIZE))
     }
 
     /// Number of its pages.
@@ -174,6 +214,8 @@ impl PageRun {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use crate::memory::RamRange;
 
     use super::*;
@@ -222,5 +264,43 @@ mod tests {
         assert_eq!(drained(&mut set, 2).len(), 4);
         set.add(7, &[1]);
         assert_eq!(set.take_run(1), None, "there is no such range");
+    }
+
+    /// Both ranges have several chunks; pages come by address and by bitmap, and are taken in parts.
+    #[test]
+    fn a_set_of_many_chunks_is_as_a_plain_set() {
+        const PAGES: [u64; 2] = [5 * CHUNK_PAGES + 3, CHUNK_PAGES * BITS as u64 + 70];
+        const CHUNK_PAGES: u64 = CHUNK_WORDS as u64 * WORD_PAGES;
+        let starts = [0, HIGH];
+        let ranges = [0, 1].map(|at| (starts[at], PAGES[at] * PAGE_SIZE));
+        let ranges = ranges.map(|(start, len)| RamRange { start: Gpa(start), len });
+        let ram = GuestRam::anonymous(&ranges).unwrap();
+        let (mut set, mut plain) = (PageSet::empty(&ram), BTreeSet::new());
+        let mut random = 1u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (random >> 33) % below
+        };
+        for round in 0..600 {
+            let range = round % 2;
+            let page = next(PAGES[range]);
+            match round % 3 {
+                0 => set.insert(Gpa(starts[range] + page * PAGE_SIZE)),
+                _ => {
+                    let mut bitmap = vec![0; to_usize(page / WORD_PAGES + 1)];
+                    bitmap[to_usize(page / WORD_PAGES)] = 1 << (page % WORD_PAGES);
+                    set.add(range, &bitmap);
+                }
+            }
+            plain.insert(starts[range] + page * PAGE_SIZE);
+            assert_eq!(set.count(), plain.len());
+            if round % 7 == 0 {
+                let run = set.take_run(to_usize(next(4)) + 1).unwrap();
+                for at in run.pages() {
+                    assert_eq!(plain.pop_first(), Some(at.0), "the first comes first");
+                }
+            }
+        }
+        assert_eq!(drained(&mut set, usize::MAX), plain.into_iter().collect::<Vec<_>>());
     }
 }

@@ -125,8 +125,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), LabError> {
-    let is_stock =
-        |plan: &Plan| matches!(plan, Plan::Stock | Plan::Kernels | Plan::Debian | Plan::DiskSpeed | Plan::Stops);
+    let is_stock = |plan: &Plan| {
+        matches!(plan, Plan::Stock | Plan::Kernels | Plan::Debian | Plan::DiskSpeed | Plan::Stops)
+    };
     if args.plans.iter().any(is_stock) && args.test.is_some() {
         return Err(LabError::StockFilter);
     }

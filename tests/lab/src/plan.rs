@@ -15,9 +15,7 @@ use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 use crate::artifacts::{self, INIT, Program};
 use crate::error::LabError;
 use crate::image::Contents;
-use crate::machine::{
-    AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, INTEL_STOPS, Machine,
-};
+use crate::machine::{AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, INTEL_STOPS, Machine};
 
 /// The user's choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -60,7 +58,7 @@ pub(crate) struct Run {
     pub(crate) name: String,
     pub(crate) job: Job,
     pub(crate) guests: Guests,
-    /// Seconds that it takes in `make test`, about: the longest starts first.
+    /// Seconds that it takes on a CPU of its own, about: the longest starts first.
     pub(crate) seconds: u32,
 }
 
@@ -101,7 +99,7 @@ const SMP_SUITES: [&str; 3] = ["smp::", "cpus::", "stress::"];
 /// Of the machine's time, which is some fifteen times as long in ours.
 const STRESS_SECONDS: &str = "1";
 /// [`Run::seconds`] of the counts.
-const COUNTS_SECONDS: u32 = 50;
+const COUNTS_SECONDS: u32 = 30;
 /// Guests of [`Plan::Stops`], and for how many milliseconds each looks at its clock.
 const STOPS_ENV: [(&str, &str); 2] =
     [("EXOPROBE_BENCH_SIZES", "32:32 1024:512 16384:0"), ("EXOPROBE_BENCH_LOOP_MS", "4000")];
@@ -205,9 +203,9 @@ impl Plan {
     /// [`Run::seconds`] of a machine with tests.
     const fn seconds(self) -> u32 {
         match self {
-            Self::Smp => 250,
-            Self::Intel | Self::Amd => 150,
-            Self::Stock | Self::Kernels | Self::DiskSpeed => 190,
+            Self::Smp => 50,
+            Self::Intel | Self::Amd => 130,
+            Self::Stock | Self::Kernels | Self::DiskSpeed => 150,
             Self::Debian | Self::Stops => 400,
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use exoprobe_guest::paging::PAGE_SIZE;
-use exoprobe_guest::{Gpa, GuestRam, Gva};
+use exoprobe_guest::{Gpa, GuestRam, Gva, OutsideMemory};
 
 use crate::detour::JMP_LEN;
 use crate::engine::patch::error::TextError;
@@ -78,15 +78,26 @@ pub(crate) fn replace(
     from: &[u8; JMP_LEN],
     to: &[u8; JMP_LEN],
 ) -> Result<(), TextError> {
-    for ((offset, place), expected) in (0u64..).zip(places).zip(from) {
-        let found = ram.load_byte(*place)?;
-        if found != *expected {
-            let (at, expected) = (at.wrapping_add(offset), *expected);
-            return Err(TextError::Clobbered { at, found, expected });
+    // Two runs, where the jmp is in two pages.
+    let runs = || places.chunk_by(|a, b| *b == a.wrapping_add(1));
+    let bytes = |run: &[Gpa]| {
+        let outside = OutsideMemory { gpa: run[0], len: run.len() };
+        ram.logged_bytes(run[0], run.len()).ok_or(outside)
+    };
+    let mut expected = (0u64..).zip(from);
+    for run in runs() {
+        for (found, (offset, expected)) in bytes(run)?.load().zip(expected.by_ref()) {
+            if found != *expected {
+                let (at, expected) = (at.wrapping_add(offset), *expected);
+                return Err(TextError::Clobbered { at, found, expected });
+            }
         }
     }
-    for (place, byte) in places.iter().zip(to) {
-        ram.store_byte(*place, *byte)?;
+    let mut rest = &to[..];
+    for run in runs() {
+        let (some, others) = rest.split_at(run.len());
+        bytes(run)?.store(some);
+        rest = others;
     }
     Ok(())
 }
@@ -165,5 +176,25 @@ mod tests {
         assert_eq!(holds(&ram, gpa, &mov), Holds::RestChanged);
         disarm(&ram, gpa, AT, &mov).unwrap();
         assert_eq!(ram.load_byte(gpa), Ok(0x48));
+    }
+
+    #[test]
+    fn a_jmp_in_two_pages_is_replaced_whole_or_not_at_all() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let places = [0x1ffe, 0x1fff, 0x5000, 0x5001, 0x5002].map(Gpa);
+        let bytes = || places.map(|place| ram.load_byte(place).unwrap());
+        let (old, new) = ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]);
+        places.iter().zip(old).for_each(|(place, byte)| ram.store_byte(*place, byte).unwrap());
+        for wrong in [[0, 2, 3, 4, 5], [1, 2, 3, 4, 0]] {
+            let error = replace(&ram, &places, AT, &wrong, &new);
+            assert!(matches!(error, Err(TextError::Clobbered { expected: 0, .. })), "{error:?}");
+            assert_eq!(bytes(), old);
+        }
+        replace(&ram, &places, AT, &old, &new).unwrap();
+        assert_eq!(bytes(), new);
+        assert_eq!((ram.load_byte(Gpa(0x2000)), ram.load_byte(Gpa(0x4fff))), (Ok(0), Ok(0)));
+        let outside = [0xf_fffe, 0xf_ffff, 1 << 20, 0x5001, 0x5002].map(Gpa);
+        let from = [0; JMP_LEN];
+        assert!(matches!(replace(&ram, &outside, AT, &from, &new), Err(TextError::Memory(_))));
     }
 }
