@@ -266,7 +266,8 @@ mod tests {
         assert_eq!(set.take_run(1), None, "there is no such range");
     }
 
-    /// Both ranges have several chunks; pages come by address and by bitmap, and are taken in parts.
+    /// Both ranges have several chunks; pages come by address and by bitmap, and are taken in
+    /// parts.
     #[test]
     fn a_set_of_many_chunks_is_as_a_plain_set() {
         const PAGES: [u64; 2] = [5 * CHUNK_PAGES + 3, CHUNK_PAGES * BITS as u64 + 70];
