@@ -298,13 +298,7 @@ impl GuestRam {
     /// `count` bytes from `gpa` on, for single accesses.
     #[inline]
     fn bytes(&self, gpa: Gpa, count: usize) -> Option<&[AtomicU8]> {
-        let span = self.span(gpa)?;
-        let offset = gpa.0 - span.start;
-        if span.len - offset < count as u64 {
-            return None;
-        }
-        // SAFETY: the bytes lie inside the region's mapping, as just checked.
-        let at = unsafe { span.at.add(to_usize(offset)) };
+        let at = self.place(gpa, count as u64)?;
         // SAFETY: as in `words`; bytes are aligned.
         Some(unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), count) })
     }
@@ -340,6 +334,18 @@ impl GuestRam {
         Some(LoggedWord::new(self.word(gpa)?, gpa, &self.host_writes))
     }
 
+    /// The address of `len` bytes in this process; `None` unless all are RAM of one range.
+    #[inline]
+    fn place(&self, gpa: Gpa, len: u64) -> Option<NonNull<u8>> {
+        let span = self.span(gpa)?;
+        let offset = gpa.0 - span.start;
+        if span.len - offset < len {
+            return None;
+        }
+        // SAFETY: the bytes lie inside the region's mapping, as just checked.
+        Some(unsafe { span.at.add(to_usize(offset)) })
+    }
+
     /// The region with `gpa`.
     #[inline]
     fn span(&self, gpa: Gpa) -> Option<&Span> {
@@ -358,16 +364,10 @@ impl GuestRam {
         if !gpa.0.is_multiple_of(size_of::<u64>() as u64) {
             return None;
         }
-        let span = self.span(gpa)?;
-        let offset = gpa.0 - span.start;
-        if span.len - offset < len {
-            return None;
-        }
-        // SAFETY: the words lie inside the region's mapping, as just checked.
-        let at = unsafe { span.at.add(to_usize(offset)) };
-        // SAFETY: they are aligned, as mappings and regions' starts are to pages (`new`), and mmap
-        // initialised them. `map` keeps the mapping for as long as `self`; Rust accesses it by raw
-        // pointers and atomics only.
+        let at = self.place(gpa, len)?;
+        // SAFETY: they lie inside one mapping (`place`), and are aligned, as mappings and regions'
+        // starts are to pages (`new`), and mmap initialised them. `map` keeps the mapping for as
+        // long as `self`; Rust accesses it by raw pointers and atomics only.
         Some(unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), count) })
     }
 

@@ -158,9 +158,9 @@ impl Range {
     fn first(&mut self) -> Option<usize> {
         loop {
             let chunk = bits(&self.chunks).next()?;
-            let words = self.words.iter().enumerate().skip(chunk * CHUNK_WORDS).take(CHUNK_WORDS);
-            if let Some((word, _)) = words.into_iter().find(|(_, word)| **word != 0) {
-                return Some(word);
+            let mut words = self.words.iter().skip(chunk * CHUNK_WORDS).take(CHUNK_WORDS);
+            if let Some(at) = words.position(|word| *word != 0) {
+                return Some(chunk * CHUNK_WORDS + at);
             }
             self.chunks[chunk / BITS] &= !(1 << (chunk % BITS));
         }

@@ -35,11 +35,15 @@ pub(crate) fn run() {
         let numbers = size.split_once(':');
         let numbers = numbers.and_then(|(all, some)| Some((all.parse().ok()?, some.parse().ok()?)));
         let Some((mib, touched)) = numbers else {
-            eprintln!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED");
-            std::process::exit(2);
+            refuse(&format!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED"))
         };
         measure(mib, touched);
     }
+}
+
+fn refuse(why: &str) -> ! {
+    eprintln!("{why}");
+    std::process::exit(2)
 }
 
 fn measure(mib: u64, touched: usize) {
@@ -94,7 +98,9 @@ fn definitions(guest: &TestGuest) -> Vec<ProbeDefinition> {
 
 /// The longest time that a loop in the guest's user mode was not run, while the host does `act`.
 fn gap(guest: &TestGuest, act: impl FnOnce()) -> String {
-    let ms = std::env::var(LOOP_ENV).ok().and_then(|text| text.parse().ok()).unwrap_or(LOOP_MS);
+    let ms = std::env::var(LOOP_ENV).map_or(LOOP_MS, |text| {
+        text.parse().unwrap_or_else(|_| refuse(&format!("{LOOP_ENV}: `{text}` is no number")))
+    });
     let ticks = std::thread::scope(|scope| {
         let guest_loop = scope.spawn(|| guest.work(&format!("gap {ms}")));
         act();
