@@ -75,11 +75,23 @@ __attribute__((target(\"pclmul\"))) static void xmm_pclmulqdq(BxPackedXmmRegiste
     return 1
 }
 
+# In Bochs' tree: a machine may have more than 2 GiB of this host's memory, and its places more than 32 bits.
+mend_memory() {
+    local limit='1, 65536, BX_DEFAULT_MEM_MEGS);' at='vector + ((Bit64u) BX_MEM_THIS used_blocks'
+    sed -i "/\"Amount of host allocated memory in megabytes\",/{n;N;s/1, 2048,\n *BX_DEFAULT_MEM_MEGS);/$limit/}" config.cc || return
+    sed -i -e 's/new Bit8u \[(Bit32u)(bytes/new Bit8u [(bytes/' -e "s/vector + (BX_MEM_THIS used_blocks/$at/" \
+        memory/memory_stub.cc || return
+    grep -qF "$limit" config.cc && grep -qF 'new Bit8u [(bytes' memory/memory_stub.cc &&
+        grep -qF "$at *" memory/memory_stub.cc && return
+    echo 'the memory is not as it was in Bochs 3.0' >&2
+    return 1
+}
+
 make_bochs() {
     local tree=$1 result=$2
     tar -C "$tree" -xf "$tree/$source" || return
     cd "$tree/bochs-$version" || return
-    mend_two_cpus && mend_smap && mend_pclmulqdq || return
+    mend_two_cpus && mend_smap && mend_pclmulqdq && mend_memory || return
     CFLAGS=$flags CXXFLAGS=$flags ./configure "${options[@]}" || return
     unset MAKEFLAGS MFLAGS
     nice make -j"$(nproc)" || return

@@ -100,14 +100,16 @@ impl PageSet {
     /// Adds the pages of a bitmap to the range with this index. Bits beyond its end are ignored.
     pub fn add(&mut self, range: usize, bitmap: &[u64]) {
         let Some(found) = self.ranges.get_mut(range) else { return };
-        let len = found.words.len();
-        for (chunk, more) in bitmap[..len.min(bitmap.len())].chunks(CHUNK_WORDS).enumerate() {
-            if more.iter().fold(0, |all, word| all | word) == 0 {
-                continue;
+        let len = found.words.len().min(bitmap.len());
+        // Chunks of a known length are looked at without a loop.
+        let (chunks, rest) = bitmap[..len].as_chunks::<CHUNK_WORDS>();
+        for (chunk, more) in chunks.iter().enumerate() {
+            if more.iter().fold(0, |all, word| all | word) != 0 {
+                found.add(chunk, more);
             }
-            let words = &mut found.words[chunk * CHUNK_WORDS..];
-            words.iter_mut().zip(more).for_each(|(word, more)| *word |= more);
-            found.mark(chunk);
+        }
+        if rest.iter().any(|word| *word != 0) {
+            found.add(chunks.len(), rest);
         }
     }
 
@@ -150,6 +152,13 @@ impl PageSet {
 }
 
 impl Range {
+    /// Adds the pages of a bitmap from the first of a chunk on.
+    fn add(&mut self, chunk: usize, bitmap: &[u64]) {
+        let words = &mut self.words[chunk * CHUNK_WORDS..];
+        words.iter_mut().zip(bitmap).for_each(|(word, more)| *word |= more);
+        self.mark(chunk);
+    }
+
     fn mark(&mut self, chunk: usize) {
         self.chunks[chunk / BITS] |= 1 << (chunk % BITS);
     }

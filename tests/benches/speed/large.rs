@@ -1,7 +1,8 @@
 //! A guest with much RAM: 500 probes optimized and removed, and how long that stops it.
 //!
-//! [`SIZES_ENV`] and [`LOOP_ENV`] choose others than the usual sizes and the usual time.
+//! [`SIZES_ENV`], [`LOOP_ENV`] and [`ROUNDS_ENV`] replace the usual sizes, time and rounds.
 
+use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,9 @@ const PAGE: usize = 4096;
 /// Pages of a MiB.
 const PAGES: usize = (1 << 20) / PAGE;
 /// Times that all probes are optimized and removed.
-const ROUNDS: usize = 5;
+const ROUNDS: u64 = 5;
+/// Replaces [`ROUNDS`].
+const ROUNDS_ENV: &str = "EXOPROBE_BENCH_ROUNDS";
 /// Milliseconds of the guest's loop: longer than the rounds.
 const LOOP_MS: u64 = 20_000;
 /// Replaces [`LOOP_MS`].
@@ -46,7 +49,15 @@ fn refuse(why: &str) -> ! {
     std::process::exit(2)
 }
 
+/// The number in a variable of the environment, if it has one.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| {
+        text.parse().unwrap_or_else(|_| refuse(&format!("{name}: `{text}` is no number")))
+    })
+}
+
 fn measure(mib: u64, touched: usize) {
+    let rounds = number(ROUNDS_ENV, ROUNDS);
     let config = VmConfig { memory_mib: mib, ..TestGuest::config("vmlinux", 2) };
     let begun = Instant::now();
     let guest = TestGuest::boot(&config);
@@ -58,7 +69,7 @@ fn measure(mib: u64, touched: usize) {
     figure(&format!("{name}: the guest's longest gap, without"), &gap(&guest, || ()), "");
     let (mut optimized, mut took) = (0, [Duration::ZERO; 2]);
     let with = gap(&guest, || {
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let begun = Instant::now();
             guest.engine.register(probes.clone()).expect("taken");
             optimize(&guest);
@@ -69,7 +80,7 @@ fn measure(mib: u64, touched: usize) {
             took[1] = took[1].max(begun.elapsed());
         }
     });
-    figure(&format!("  with {PROBES} probes, {optimized} optimized, {ROUNDS} times"), &with, "");
+    figure(&format!("  with {PROBES} probes, {optimized} optimized, {rounds} times"), &with, "");
     let StopStatistics { stops, longest, .. } = guest.engine.stop_statistics();
     figure("  stops", &(stops - before.stops).to_string(), "");
     figure("  the longest stop", &milliseconds(longest), "<= 2 ms");
@@ -84,7 +95,9 @@ fn touch(guest: &TestGuest, mib: usize) {
     let all = ram.ranges().into_iter();
     let pages = all.flat_map(|range| (range.start.0..range.start.0 + range.len).step_by(PAGE));
     for at in pages.take(mib * PAGES) {
-        ram.word(Gpa(at)).expect("in RAM").fetch_or(0, Ordering::Relaxed);
+        // Writes back what is there. `fetch_or(0)` would do as well, but compilers leave it out.
+        let word = ram.word(Gpa(at)).expect("in RAM");
+        let _ = black_box(word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed));
     }
 }
 
@@ -98,9 +111,7 @@ fn definitions(guest: &TestGuest) -> Vec<ProbeDefinition> {
 
 /// The longest time that a loop in the guest's user mode was not run, while the host does `act`.
 fn gap(guest: &TestGuest, act: impl FnOnce()) -> String {
-    let ms = std::env::var(LOOP_ENV).map_or(LOOP_MS, |text| {
-        text.parse().unwrap_or_else(|_| refuse(&format!("{LOOP_ENV}: `{text}` is no number")))
-    });
+    let ms = number(LOOP_ENV, LOOP_MS);
     let ticks = std::thread::scope(|scope| {
         let guest_loop = scope.spawn(|| guest.work(&format!("gap {ms}")));
         act();

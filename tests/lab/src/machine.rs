@@ -50,6 +50,9 @@ pub(crate) const INTEL_SMP: Machine =
 /// As [`INTEL_SMP`], with room for a GiB of a guest.
 pub(crate) const INTEL_STOPS: Machine = Machine { memory: 1536, ..INTEL_SMP };
 
+/// As [`INTEL_SMP`], with room for 8 GiB of a guest.
+pub(crate) const INTEL_TOUCHED: Machine = Machine { memory: 10240, ..INTEL_SMP };
+
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 

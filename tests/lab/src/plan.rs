@@ -15,7 +15,9 @@ use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 use crate::artifacts::{self, INIT, Program};
 use crate::error::LabError;
 use crate::image::Contents;
-use crate::machine::{AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, INTEL_STOPS, Machine};
+use crate::machine::{
+    AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, INTEL_STOPS, INTEL_TOUCHED, Machine,
+};
 
 /// The user's choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -100,9 +102,14 @@ const SMP_SUITES: [&str; 3] = ["smp::", "cpus::", "stress::"];
 const STRESS_SECONDS: &str = "1";
 /// [`Run::seconds`] of the counts.
 const COUNTS_SECONDS: u32 = 30;
-/// Guests of [`Plan::Stops`], and for how many milliseconds each looks at its clock.
-const STOPS_ENV: [(&str, &str); 2] =
-    [("EXOPROBE_BENCH_SIZES", "32:32 1024:512 16384:0"), ("EXOPROBE_BENCH_LOOP_MS", "4000")];
+/// Guests of [`Plan::Stops`], for how many milliseconds each looks at its clock, and how often
+/// probes come and go meanwhile.
+const STOPS: [&str; 3] = ["32:32 1024:512 16384:0", "4000", "5"];
+/// The same of its second machine: a search of 8 GiB takes 7 s of the lab's time.
+const STOPS_TOUCHED: [&str; 3] = ["16384:8192", "40000", "1"];
+/// Variables of the environment for these.
+const STOPS_ENV: [&str; 3] =
+    ["EXOPROBE_BENCH_SIZES", "EXOPROBE_BENCH_LOOP_MS", "EXOPROBE_BENCH_ROUNDS"];
 /// File that the counts go to.
 pub(crate) const COUNTS_FILE: &str = "counts.json";
 /// Why a test is left out that this host has run.
@@ -170,7 +177,11 @@ impl Plan {
                 vec![Run { guests: Guests::Debian, ..run("", vec![tests]) }]
             }
             Self::DiskSpeed => vec![run("", vec![self.disk_speed()])],
-            Self::Stops => vec![run("", vec![self.stops()])],
+            Self::Stops => {
+                let touched = run("-touched", vec![self.stops(STOPS_TOUCHED)]);
+                let touched = Run { machine: INTEL_TOUCHED, seconds: 900, ..touched };
+                vec![run("", vec![self.stops(STOPS)]), touched]
+            }
             Self::Kernels => {
                 let of_package = |(name, package): &(&str, &'static str)| {
                     let tests = run(name, vec![self.tests("tests", Some(STOCK_SUITE))]);
@@ -282,9 +293,10 @@ impl Plan {
         }
     }
 
-    fn stops(self) -> Step {
+    fn stops(self, values: [&str; 3]) -> Step {
         let mut step = self.step("stops", "/bin/speed", vec!["large".to_owned()]);
-        step.env.extend(STOPS_ENV.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let env = STOPS_ENV.into_iter().zip(values);
+        step.env.extend(env.map(|(name, value)| (name.to_owned(), value.to_owned())));
         step
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use exoprobe_guest::paging::PAGE_SIZE;
-use exoprobe_guest::{Gpa, GuestRam, Gva};
+use exoprobe_guest::{Gpa, GuestRam, Gva, OutsideMemory};
 
 use crate::detour::{JMP_LEN, Obstacle, Region};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::space::Retired;
 use crate::engine::optimize::text_info::TextInfo;
-use crate::engine::patch::text;
+use crate::engine::patch::text::{self, JmpBytes};
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::in_guest::InGuestReturns;
@@ -35,17 +35,24 @@ pub(crate) struct OptimizedSite {
 }
 
 impl OptimizedSite {
+    /// Looks up the bytes of the jmp.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub(crate) fn bytes<'a>(&self, ram: &'a GuestRam) -> Result<JmpBytes<'a>, OutsideMemory> {
+        JmpBytes::find(ram, &self.places, self.at)
+    }
+
     /// Writes the jmp over the int3. Returns true if the int3 and the bytes that follow it were
     /// there. Every vCPU must stand still.
-    pub(crate) fn write(&self, ram: &GuestRam) -> bool {
-        self.hand_over()
-            && text::replace(ram, &self.places, self.at, &self.armed(), &self.jmp).is_ok()
+    pub(crate) fn write(&self, bytes: &JmpBytes<'_>) -> bool {
+        self.hand_over() && bytes.replace(&self.armed(), &self.jmp).is_ok()
     }
 
     /// Writes the int3 back over the jmp. Returns true if the jmp was there. Every vCPU must stand
     /// still.
-    pub(crate) fn take_back(&self, ram: &GuestRam) -> bool {
-        text::replace(ram, &self.places, self.at, &self.jmp, &self.armed()).is_ok()
+    pub(crate) fn take_back(&self, bytes: &JmpBytes<'_>) -> bool {
+        bytes.replace(&self.jmp, &self.armed()).is_ok()
     }
 
     /// Makes the return probes take their instances from their pools in the guest from now on.

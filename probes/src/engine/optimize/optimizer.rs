@@ -387,11 +387,12 @@ impl Optimizer {
 /// left. Returns the places whose text the guest has changed.
 fn take_back(taken: &[OptimizedSite], leaving: &[(Gva, Gva)], guest: &dyn Guest) -> Vec<Gva> {
     let mut clobbered = Vec::new();
+    let bytes: Vec<_> = taken.iter().map(|found| found.bytes(guest.ram()).ok()).collect();
     for look in 0..LOOKS {
         let mut left = true;
         let still = guest.with_vcpus_still(&mut |registers| {
-            for found in taken.iter().filter(|_| look == 0) {
-                if !found.take_back(guest.ram()) {
+            for (found, bytes) in taken.iter().zip(&bytes).filter(|_| look == 0) {
+                if !bytes.as_ref().is_some_and(|bytes| found.take_back(bytes)) {
                     clobbered.push(found.at);
                 }
             }

@@ -77,13 +77,16 @@ impl Optimizer {
         let retired = std::mem::replace(&mut self.retired, newer);
         let mut written = vec![false; candidates.len()];
         let mut busy: BTreeSet<usize> = (0..candidates.len() + retired.len()).collect();
+        let bytes: Vec<_> =
+            candidates.iter().map(|candidate| candidate.bytes(guest.ram()).ok()).collect();
         let still = search.stop(&mut |found| {
             if is_held() {
                 return;
             }
             busy.clone_from(found);
-            for (index, candidate) in candidates.iter().enumerate() {
-                written[index] = !busy.contains(&index) && candidate.write(guest.ram());
+            for (index, (candidate, bytes)) in candidates.iter().zip(&bytes).enumerate() {
+                let write = |bytes| candidate.write(bytes);
+                written[index] = !busy.contains(&index) && bytes.as_ref().is_some_and(write);
             }
         });
         let total = candidates.len();

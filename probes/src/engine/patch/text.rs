@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use exoprobe_guest::memory::LoggedBytes;
 use exoprobe_guest::paging::PAGE_SIZE;
 use exoprobe_guest::{Gpa, GuestRam, Gva, OutsideMemory};
 
@@ -66,40 +67,57 @@ fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result
     if found == expected { Ok(()) } else { Err(TextError::Clobbered { at, found, expected }) }
 }
 
-/// Replaces the bytes at `places`, from `at` on; all of them must equal `from`. Every vCPU must
-/// stand still, so that none sees a part of the change.
-///
-/// # Errors
-/// [`TextError::Clobbered`] if other bytes are there; nothing was written in that case.
-pub(crate) fn replace(
-    ram: &GuestRam,
-    places: &[Gpa; JMP_LEN],
+/// The bytes that a jmp takes, looked up: the stop in which they are replaced is shorter then.
+pub(crate) struct JmpBytes<'a> {
     at: Gva,
-    from: &[u8; JMP_LEN],
-    to: &[u8; JMP_LEN],
-) -> Result<(), TextError> {
-    // Two runs, where the jmp is in two pages.
-    let runs = || places.chunk_by(|a, b| *b == a.wrapping_add(1));
-    let bytes = |run: &[Gpa]| {
-        let outside = OutsideMemory { gpa: run[0], len: run.len() };
-        ram.logged_bytes(run[0], run.len()).ok_or(outside)
-    };
-    let mut expected = (0u64..).zip(from);
-    for run in runs() {
-        for (found, (offset, expected)) in bytes(run)?.load().zip(expected.by_ref()) {
+    /// Those of one page, and their number.
+    first: LoggedBytes<'a>,
+    in_first: usize,
+    /// The others, if they are in another page.
+    second: Option<LoggedBytes<'a>>,
+}
+
+impl<'a> JmpBytes<'a> {
+    /// Looks up the bytes at `places`, from `at` on.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub(crate) fn find(
+        ram: &'a GuestRam,
+        places: &[Gpa; JMP_LEN],
+        at: Gva,
+    ) -> Result<Self, OutsideMemory> {
+        let is_next = |pair: &&[Gpa]| pair[1] == pair[0].wrapping_add(1);
+        let in_first = 1 + places.windows(2).take_while(is_next).count();
+        let bytes = |gpa: Gpa, len| ram.logged_bytes(gpa, len).ok_or(OutsideMemory { gpa, len });
+        let rest = places.get(in_first);
+        let second = rest.map(|gpa| bytes(*gpa, JMP_LEN - in_first)).transpose()?;
+        Ok(Self { at, first: bytes(places[0], in_first)?, in_first, second })
+    }
+
+    /// Replaces the bytes; all of them must equal `from`. Every vCPU must stand still, so that none
+    /// sees a part of the change.
+    ///
+    /// # Errors
+    /// [`TextError::Clobbered`] if other bytes are there; nothing was written in that case.
+    pub(crate) fn replace(
+        &self,
+        from: &[u8; JMP_LEN],
+        to: &[u8; JMP_LEN],
+    ) -> Result<(), TextError> {
+        let second = self.second.iter().flat_map(LoggedBytes::load);
+        for (offset, (found, expected)) in (0u64..).zip(self.first.load().chain(second).zip(from)) {
             if found != *expected {
-                let (at, expected) = (at.wrapping_add(offset), *expected);
+                let (at, expected) = (self.at.wrapping_add(offset), *expected);
                 return Err(TextError::Clobbered { at, found, expected });
             }
         }
+        self.first.store(to);
+        if let Some(second) = &self.second {
+            second.store(&to[self.in_first..]);
+        }
+        Ok(())
     }
-    let mut rest = &to[..];
-    for run in runs() {
-        let (some, others) = rest.split_at(run.len());
-        bytes(run)?.store(some);
-        rest = others;
-    }
-    Ok(())
 }
 
 /// The bytes at the place of an instruction.
@@ -183,18 +201,19 @@ mod tests {
         let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
         let places = [0x1ffe, 0x1fff, 0x5000, 0x5001, 0x5002].map(Gpa);
         let bytes = || places.map(|place| ram.load_byte(place).unwrap());
+        let jmp = JmpBytes::find(&ram, &places, AT).unwrap();
         let (old, new) = ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]);
         places.iter().zip(old).for_each(|(place, byte)| ram.store_byte(*place, byte).unwrap());
         for wrong in [[0, 2, 3, 4, 5], [1, 2, 3, 4, 0]] {
-            let error = replace(&ram, &places, AT, &wrong, &new);
+            let error = jmp.replace(&wrong, &new);
             assert!(matches!(error, Err(TextError::Clobbered { expected: 0, .. })), "{error:?}");
             assert_eq!(bytes(), old);
         }
-        replace(&ram, &places, AT, &old, &new).unwrap();
+        jmp.replace(&old, &new).unwrap();
         assert_eq!(bytes(), new);
         assert_eq!((ram.load_byte(Gpa(0x2000)), ram.load_byte(Gpa(0x4fff))), (Ok(0), Ok(0)));
         let outside = [0xf_fffe, 0xf_ffff, 1 << 20, 0x5001, 0x5002].map(Gpa);
-        let from = [0; JMP_LEN];
-        assert!(matches!(replace(&ram, &outside, AT, &from, &new), Err(TextError::Memory(_))));
+        let error = JmpBytes::find(&ram, &outside, AT).err();
+        assert_eq!(error, Some(OutsideMemory { gpa: outside[0], len: 3 }));
     }
 }
