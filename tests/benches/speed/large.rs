@@ -3,20 +3,26 @@
 //! [`SIZES_ENV`], [`LOOP_ENV`] and [`ROUNDS_ENV`] replace the usual sizes, time and rounds.
 
 use std::hint::black_box;
+use std::num::ParseIntError;
+use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use exoprobe_guest::Gpa;
 use exoprobe_probes::{ProbeDefinition, ProbeStatus, Selection, StopStatistics};
-use exoprobe_tests::TestGuest;
-use exoprobe_vmm::VmConfig;
+use exoprobe_tests::{TestGuest, TestKernel, unfiltered_host};
+use exoprobe_vmm::{Vm, VmConfig};
 
 use crate::figure::{figure, milliseconds};
 use crate::functions::{Functions, optimize};
 
 const PROBES: usize = 500;
-/// MiB of RAM, and after the colon MiB of them that the host has memory for.
+/// MiB of RAM, and after the colon MiB of them that the host has memory for. After another one,
+/// the number of vCPUs.
 const SIZES: &str = "32:32 16384:0 16384:8192";
+/// [`Size::vcpus`] if there is no other number.
+const VCPUS: &str = "2";
+const TINY_VCPUS: u8 = 4;
 /// Replaces [`SIZES`].
 const SIZES_ENV: &str = "EXOPROBE_BENCH_SIZES";
 const PAGE: usize = 4096;
@@ -31,16 +37,32 @@ const LOOP_MS: u64 = 20_000;
 /// Replaces [`LOOP_MS`].
 const LOOP_ENV: &str = "EXOPROBE_BENCH_LOOP_MS";
 
+/// A guest.
+struct Size {
+    /// MiB of RAM, and how many of them the host has memory for.
+    mib: u64,
+    touched: usize,
+    vcpus: u8,
+}
+
+impl FromStr for Size {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        let (mib, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (touched, vcpus) = rest.split_once(':').unwrap_or((rest, VCPUS));
+        Ok(Self { mib: mib.parse()?, touched: touched.parse()?, vcpus: vcpus.parse()? })
+    }
+}
+
 /// Measures and prints.
 pub(crate) fn run() {
     let sizes = std::env::var(SIZES_ENV);
     for size in sizes.as_deref().unwrap_or(SIZES).split_whitespace() {
-        let numbers = size.split_once(':');
-        let numbers = numbers.and_then(|(all, some)| Some((all.parse().ok()?, some.parse().ok()?)));
-        let Some((mib, touched)) = numbers else {
-            refuse(&format!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED"))
+        let Ok(parsed) = size.parse() else {
+            refuse(&format!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED or MIB:TOUCHED:VCPUS"))
         };
-        measure(mib, touched);
+        measure(&parsed);
     }
 }
 
@@ -56,12 +78,26 @@ fn number(name: &str, usual: u64) -> u64 {
     })
 }
 
-fn measure(mib: u64, touched: usize) {
+/// Boots a guest of this size. The tiny kernel has at most four CPUs.
+fn boot(size: &Size) -> TestGuest {
+    let Size { mib: memory_mib, vcpus, .. } = *size;
+    if vcpus <= TINY_VCPUS {
+        return TestGuest::boot(&VmConfig { memory_mib, ..TestKernel::Tiny.config(vcpus) });
+    }
+    let config = VmConfig { memory_mib, ..TestKernel::Linux6_12.config(vcpus) };
+    let vm = Vm::create(&unfiltered_host(), &config).expect("the guest can be made");
+    let guest = TestGuest::of_kernel(vm, None);
+    guest.power_on();
+    guest.wait_for_prompt();
+    guest
+}
+
+fn measure(size: &Size) {
     let rounds = number(ROUNDS_ENV, ROUNDS);
-    let config = VmConfig { memory_mib: mib, ..TestGuest::config("vmlinux", 2) };
     let begun = Instant::now();
-    let guest = TestGuest::boot(&config);
-    let name = format!("{mib} MiB, {touched} touched");
+    let guest = boot(size);
+    let Size { mib, touched, vcpus } = *size;
+    let name = format!("{mib} MiB, {touched} touched, {vcpus} vCPUs");
     figure(&format!("{name}: booted"), &format!("{:.1} s", begun.elapsed().as_secs_f64()), "");
     touch(&guest, touched);
     let probes = definitions(&guest);
