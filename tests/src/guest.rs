@@ -113,6 +113,19 @@ impl TestGuest {
         guest
     }
 
+    /// As [`Self::boot`], with an engine that reads the kernel's own symbols.
+    ///
+    /// # Panics
+    /// As [`Self::boot`].
+    #[must_use]
+    pub fn boot_by_its_symbols(config: &VmConfig) -> Self {
+        let vm = Vm::create(host(), config).expect("the guest can be made");
+        let guest = Self::of_kernel(vm, None);
+        guest.power_on();
+        guest.wait_for_prompt();
+        guest
+    }
+
     /// Makes an engine for a machine that runs the tiny kernel, and does not start it.
     #[must_use]
     pub fn new(vm: Vm) -> Self {

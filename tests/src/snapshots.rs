@@ -150,10 +150,7 @@ impl TestGuest {
 /// # Panics
 /// When the guest does not boot.
 pub fn take_snapshot(config: &VmConfig, path: &Path) {
-    let guest =
-        TestGuest::of_kernel(Vm::create(host(), config).expect("the guest can be made"), None);
-    guest.power_on();
-    guest.wait_for_prompt();
+    let guest = TestGuest::boot_by_its_symbols(config);
     guest.vm.snapshot(path).expect("a snapshot can be taken");
 }
 

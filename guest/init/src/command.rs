@@ -218,6 +218,8 @@ pub enum Command<'a> {
         /// The line, without its end.
         line: &'a [u8],
     },
+    /// Have that many more children, which sleep until the machine ends.
+    Crowd(u64),
     /// Answer the number that follows a word in a file.
     Number {
         /// The file.
@@ -407,6 +409,7 @@ fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>,
         b"rmmod" => Command::Rmmod(words.module()?),
         b"mount" => Command::Mount { kind: words.word("type")?, target: words.word("folder")? },
         b"put" => Command::Put { path: words.word("path")?, line: words.rest("text")? },
+        b"crowd" => Command::Crowd(words.number("count")?),
         b"number" => Command::Number { path: words.word("path")?, word: words.word("word")? },
         b"echo" => Command::Echo { path: words.word("path")?, count: words.number("count")? },
         b"winsize" => {

@@ -146,6 +146,7 @@ impl Workload {
             Command::Rmmod(module) => self.report("rmmod", &work::unload_module(module))?,
             Command::Mount { kind, target } => self.report("mount", &work::mount(kind, target))?,
             Command::Put { path, line } => self.report("put", &work::put(path, line))?,
+            Command::Crowd(count) => self.report("crowd", &work::crowd(*count))?,
             Command::Number { path, word } => self.report("number", &work::number(path, word))?,
             Command::Echo { path, count } => self.report("echo", &work::echo(path, *count))?,
             Command::Winsize { path, columns } => {

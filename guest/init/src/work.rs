@@ -54,6 +54,9 @@ pub(crate) const KINDS: [&str; 28] = [
     "gap",
 ];
 
+/// In milliseconds.
+const A_DAY: u64 = 24 * 3600 * 1000;
+
 /// Why work ended early.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Failure {
@@ -242,6 +245,21 @@ fn fork_once() -> Result<(), Failure> {
         Forked::Child => sys::exit(0),
         Forked::Parent(child) => call("wait4", sys::wait(child)).map(drop),
     }
+}
+
+/// Has that many more children, which sleep until the machine ends.
+pub(crate) fn crowd(count: u64) -> Outcome {
+    let mut outcome = Outcome { done: 0, failure: None };
+    while outcome.done < count && outcome.failure.is_none() {
+        match call("fork", sys::fork()) {
+            Ok(Forked::Child) => loop {
+                let _end = sys::sleep_ms(A_DAY);
+            },
+            Ok(Forked::Parent(_)) => outcome.done += 1,
+            Err(failure) => outcome.failure = Some(failure),
+        }
+    }
+    outcome
 }
 
 /// A child with a breakpoint of its own, which is no concern of the host's.

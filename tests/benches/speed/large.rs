@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use exoprobe_guest::Gpa;
 use exoprobe_probes::{ProbeDefinition, ProbeStatus, Selection, StopStatistics};
-use exoprobe_tests::{TestGuest, TestKernel, unfiltered_host};
-use exoprobe_vmm::{Vm, VmConfig};
+use exoprobe_tests::{TestGuest, TestKernel};
+use exoprobe_vmm::VmConfig;
 
 use crate::figure::{figure, milliseconds};
 use crate::functions::{Functions, optimize};
 
 const PROBES: usize = 500;
-/// MiB of RAM, and after the colon MiB of them that the host has memory for. After another one,
-/// the number of vCPUs.
+/// MiB of RAM, and after the colon MiB of them that the host has memory for. After two more, the
+/// numbers of vCPUs and of tasks that sleep.
 const SIZES: &str = "32:32 16384:0 16384:8192";
 /// [`Size::vcpus`] if there is no other number.
 const VCPUS: &str = "2";
@@ -43,6 +43,7 @@ struct Size {
     mib: u64,
     touched: usize,
     vcpus: u8,
+    tasks: u32,
 }
 
 impl FromStr for Size {
@@ -50,8 +51,10 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, ParseIntError> {
         let (mib, rest) = text.split_once(':').unwrap_or((text, ""));
-        let (touched, vcpus) = rest.split_once(':').unwrap_or((rest, VCPUS));
-        Ok(Self { mib: mib.parse()?, touched: touched.parse()?, vcpus: vcpus.parse()? })
+        let (touched, rest) = rest.split_once(':').unwrap_or((rest, VCPUS));
+        let (vcpus, tasks) = rest.split_once(':').unwrap_or((rest, "0"));
+        let (mib, touched) = (mib.parse()?, touched.parse()?);
+        Ok(Self { mib, touched, vcpus: vcpus.parse()?, tasks: tasks.parse()? })
     }
 }
 
@@ -60,7 +63,7 @@ pub(crate) fn run() {
     let sizes = std::env::var(SIZES_ENV);
     for size in sizes.as_deref().unwrap_or(SIZES).split_whitespace() {
         let Ok(parsed) = size.parse() else {
-            refuse(&format!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED or MIB:TOUCHED:VCPUS"))
+            refuse(&format!("{SIZES_ENV}: `{size}` is not MIB:TOUCHED, and perhaps :VCPUS:TASKS"))
         };
         measure(&parsed);
     }
@@ -85,21 +88,31 @@ fn boot(size: &Size) -> TestGuest {
         return TestGuest::boot(&VmConfig { memory_mib, ..TestKernel::Tiny.config(vcpus) });
     }
     let config = VmConfig { memory_mib, ..TestKernel::Linux6_12.config(vcpus) };
-    let vm = Vm::create(&unfiltered_host(), &config).expect("the guest can be made");
-    let guest = TestGuest::of_kernel(vm, None);
-    guest.power_on();
-    guest.wait_for_prompt();
-    guest
+    TestGuest::boot_by_its_symbols(&config)
+}
+
+/// Has the guest run `tasks` more tasks, which sleep.
+fn crowd(guest: &TestGuest, tasks: u32) {
+    if tasks > 0 {
+        for (limit, most) in [("pid_max", 32_768), ("threads-max", 2 * tasks)] {
+            guest.work(&format!("put /proc/sys/kernel/{limit} {most}"));
+        }
+        assert_eq!(guest.work(&format!("crowd {tasks}")), u64::from(tasks));
+    }
 }
 
 fn measure(size: &Size) {
     let rounds = number(ROUNDS_ENV, ROUNDS);
     let begun = Instant::now();
     let guest = boot(size);
-    let Size { mib, touched, vcpus } = *size;
-    let name = format!("{mib} MiB, {touched} touched, {vcpus} vCPUs");
+    let Size { mib, touched, vcpus, tasks } = *size;
+    let name = match tasks {
+        0 => format!("{mib} MiB, {touched} touched, {vcpus} vCPUs"),
+        _ => format!("{mib} MiB, {vcpus} vCPUs, {tasks} tasks"),
+    };
     figure(&format!("{name}: booted"), &format!("{:.1} s", begun.elapsed().as_secs_f64()), "");
     touch(&guest, touched);
+    crowd(&guest, tasks);
     let probes = definitions(&guest);
     let before = guest.engine.stop_statistics();
     figure(&format!("{name}: the guest's longest gap, without"), &gap(&guest, || ()), "");

@@ -19,7 +19,7 @@ fn a_command_may_have_a_number() {
 
 #[test]
 fn parses_every_command() {
-    let cases: [(&[u8], Command<'_>); 49] = [
+    let cases: [(&[u8], Command<'_>); 50] = [
         (b"getpid 1000", Command::Work(Work::Getpid(1000))),
         (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
         (b"fork 2", Command::Work(Work::Fork(2))),
@@ -54,6 +54,7 @@ fn parses_every_command() {
         (b"winsize /dev/hvc0 120", Command::Winsize { path: b"/dev/hvc0", columns: 120 }),
         (b"width", Command::Width),
         (b"cpu 1", Command::Cpu(1)),
+        (b"crowd 10000", Command::Crowd(10_000)),
         (b"insmod ttynull", Command::Insmod(Module::new(b"ttynull").unwrap())),
         (b"rmmod 8250-x_y", Command::Rmmod(Module::new(b"8250-x_y").unwrap())),
         (b"mount tracefs /t", Command::Mount { kind: b"tracefs", target: b"/t" }),

@@ -40,9 +40,7 @@ fn ram_and_disks_work_above_4_gib() {
         disks: vec![DiskConfig { path: path.clone(), mode: DiskMode::ReadWrite }],
         ..config
     };
-    let guest = TestGuest::of_kernel(Vm::create(host(), &config).unwrap(), None);
-    guest.power_on();
-    guest.wait_for_prompt();
+    let guest = TestGuest::boot_by_its_symbols(&config);
     guest.probe("p:getpid __x64_sys_getpid %di");
     assert_eq!(guest.work("getpid 100"), 100);
     assert_eq!(guest.hits("getpid"), 100);
