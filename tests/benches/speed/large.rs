@@ -164,6 +164,9 @@ fn gap(guest: &TestGuest, act: impl FnOnce()) -> String {
     let ticks = std::thread::scope(|scope| {
         let guest_loop = scope.spawn(|| guest.work(&format!("gap {ms}")));
         act();
+        if guest_loop.is_finished() {
+            refuse(&format!("the guest's loop of {ms} ms ended first: give {LOOP_ENV} more"));
+        }
         guest_loop.join().expect("the loop ends")
     });
     let khz = u64::from(guest.vm.clock().khz());
