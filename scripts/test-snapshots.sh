@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Prints the folder where the tests keep snapshots of guests right after boot, and makes it.
 #
-# Its name is the hash of all that a snapshot depends on: the crates that a guest boots with, the guests' files, the
-# tests' configuration of them, and this machine since its boot (its KVM, and the rate of its clock). Folders of other
-# hashes go once they were not used for two days.
+# Its name is the hash of all that a snapshot depends on: the crates that a guest boots with, the guests' files and
+# their folder (a snapshot names its kernel's file, whose symbols and types a restored guest has), the tests'
+# configuration of them, and this machine since its boot (its KVM, and the rate of its clock). Folders of other hashes
+# go once they were not used for two days.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,6 +19,7 @@ key=$({
     find guest-api introspect probes vmm tests/src tests/tests/support Cargo.lock Cargo.toml "$guest/cmdline" -type f -print0
     find -L "$guest/out" -maxdepth 2 -type f \( -name vmlinux -o -name bzImage -o -name initramfs.cpio \) -print0
 } | LC_ALL=C sort -z | xargs -0 sha256sum)
+key+=$(cd "$guest/out" && pwd -P)
 key+=$(uname -r; cat /proc/sys/kernel/random/boot_id; grep -m 2 -E '^(model name|flags)' /proc/cpuinfo)
 key+=$(grep -sH . /sys/module/kvm*/srcversion /sys/module/kvm*/parameters/* || true)
 folder=$cache/$(short_hash <<<"$key")
