@@ -31,12 +31,40 @@ flags='-O3 -fomit-frame-pointer -pipe'
 #   one CPU. Else a VM exit in the handler's first instruction goes back to the instruction that faulted, in the
 #   handler's code segment.
 # - What changes after setjmp() must not be in registers, which longjmp() sets back (C17 7.13.2.1).
-mend_two_cpus() {
+# - Each CPU that is not halted runs a quantum of instructions in a quantum of the clock's ticks, as one CPU alone
+#   does; what its last trace or repeated instruction had beyond comes off its next turns. In 3.0 a turn is a trace,
+#   however short, and a CPU that is halted counts as one that ran a whole quantum: the clock of a CPU that runs
+#   beside two that are halted went up to five times too fast.
+mend_several_cpus() {
     local commit='BX_CPU_THIS_PTR prev_rip = RIP; BX_CPU_THIS_PTR speculative_rsp = false;'
     sed -i "/^void BX_CPU_C::cpu_run_trace(void)\$/{n;s/^{\$/{ $commit/}" cpu/cpu.cc || return
-    sed -i -e 's/^\( *\)Bit32u executed = 0, processor = 0;$/\1static Bit32u executed, processor;/' \
-        -e '/static Bit32u executed/{n;s/bool run = true;/static &/}' main.cc || return
-    grep -qF "$commit" cpu/cpu.cc && grep -q 'static bool run' main.cc && return
+    # `icount_last_sync` is the count at which a CPU's turn ends.
+    sed -i '/static int quantum = /,/BX_CPU(processor)->icount_last_sync = BX_CPU(processor)->get_icount();/c\
+        static Bit64u quantum = SIM->get_param_num(BXPN_SMP_QUANTUM)->get(), before;\
+        static Bit32u processor;\
+        static bool run = true;\
+        if (setjmp(BX_CPU_C::jmp_buf_env)) {\
+          // can get here only from exception function or VMEXIT\
+          BX_CPU(processor)->icount++;\
+          run = false;\
+        }\
+        while (1) {\
+          if (run) {\
+            before = BX_CPU(processor)->get_icount();\
+            BX_CPU(processor)->cpu_run_trace();\
+          }\
+          run = true;\
+          if (BX_CPU(processor)->get_icount() == before) // halted\
+            BX_CPU(processor)->icount_last_sync = before;\
+          while (BX_CPU(processor)->get_icount() >= BX_CPU(processor)->icount_last_sync) {\
+            if (++processor == BX_SMP_PROCESSORS) {\
+              processor = 0;\
+              BX_TICKN(quantum);\
+            }\
+            BX_CPU(processor)->icount_last_sync += quantum;\
+          }' main.cc || return
+    grep -qF "$commit" cpu/cpu.cc && [[ $(grep -cE 'icount_last_sync (= before|\+= quantum);' main.cc) == 2 ]] &&
+        ! grep -qF 'executed' main.cc && return
     echo 'the loop for several CPUs is not as it was in Bochs 3.0' >&2
     return 1
 }
@@ -91,7 +119,7 @@ make_bochs() {
     local tree=$1 result=$2
     tar -C "$tree" -xf "$tree/$source" || return
     cd "$tree/bochs-$version" || return
-    mend_two_cpus && mend_smap && mend_pclmulqdq && mend_memory || return
+    mend_several_cpus && mend_smap && mend_pclmulqdq && mend_memory || return
     CFLAGS=$flags CXXFLAGS=$flags ./configure "${options[@]}" || return
     unset MAKEFLAGS MFLAGS
     nice make -j"$(nproc)" || return

@@ -100,16 +100,11 @@ impl PageSet {
     /// Adds the pages of a bitmap to the range with this index. Bits beyond its end are ignored.
     pub fn add(&mut self, range: usize, bitmap: &[u64]) {
         let Some(found) = self.ranges.get_mut(range) else { return };
-        let len = found.words.len().min(bitmap.len());
-        // Chunks of a known length are looked at without a loop.
-        let (chunks, rest) = bitmap[..len].as_chunks::<CHUNK_WORDS>();
-        for (chunk, more) in chunks.iter().enumerate() {
-            if more.iter().fold(0, |all, word| all | word) != 0 {
-                found.add(chunk, more);
-            }
-        }
-        if rest.iter().any(|word| *word != 0) {
-            found.add(chunks.len(), rest);
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: this CPU has AVX2.
+            unsafe { found.add_all_by_avx2(bitmap) }
+        } else {
+            found.add_all(bitmap);
         }
     }
 
@@ -152,7 +147,30 @@ impl PageSet {
 }
 
 impl Range {
+    /// Adds the pages of a bitmap. Bits beyond the end of the range are ignored.
+    #[inline(always)]
+    fn add_all(&mut self, bitmap: &[u64]) {
+        let len = self.words.len().min(bitmap.len());
+        // Chunks of a known length are looked at without a loop.
+        let (chunks, rest) = bitmap[..len].as_chunks::<CHUNK_WORDS>();
+        for (chunk, more) in chunks.iter().enumerate() {
+            if more.iter().fold(0, |all, word| all | word) != 0 {
+                self.add(chunk, more);
+            }
+        }
+        if rest.iter().any(|word| *word != 0) {
+            self.add(chunks.len(), rest);
+        }
+    }
+
+    /// As [`Self::add_all`], four words at once: a stop looks at a bit of each page of a guest.
+    #[target_feature(enable = "avx2")]
+    fn add_all_by_avx2(&mut self, bitmap: &[u64]) {
+        self.add_all(bitmap);
+    }
+
     /// Adds the pages of a bitmap from the first of a chunk on.
+    #[cold]
     fn add(&mut self, chunk: usize, bitmap: &[u64]) {
         let words = &mut self.words[chunk * CHUNK_WORDS..];
         words.iter_mut().zip(bitmap).for_each(|(word, more)| *word |= more);
