@@ -36,6 +36,11 @@ impl Argument {
         !self.fetch.is_known_text() && (self.kind.is_text() || self.count.is_some())
     }
 
+    /// Returns true if it is an array of texts: in memory are their addresses.
+    pub(crate) fn is_text_array(&self) -> bool {
+        self.count.is_some() && self.kind.is_text()
+    }
+
     /// Its size in a record of the tracer, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         self.kind.record_bytes() * self.count.map_or(1, usize::from)

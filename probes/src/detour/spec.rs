@@ -216,7 +216,9 @@ impl BlockAction {
         values.map(|(index, value)| InBytes { index, array: value.array() }).collect()
     }
 
-    pub(super) fn values(&self) -> &[Value] {
+    /// The values that it loads: those of its records, or those that an instance keeps.
+    #[must_use]
+    pub fn values(&self) -> &[Value] {
         match self {
             Self::Record { values, .. } | Self::Follow { kept: values, .. } => values,
             Self::Count => &[],

@@ -181,7 +181,7 @@ pub struct ScriptArming {
     pub by: ArmedBy,
     /// For an int3, why it is no jmp: the rule's name first. For places without either, what they
     /// wait for, or why they are left out.
-    #[schema(example = "array: an argument is an array of texts, which the VMM reads")]
+    #[schema(example = "text: faults of the code in the guest cannot be caught")]
     pub reason: Option<String>,
     /// The number of such places.
     #[schema(example = 1)]

@@ -13,5 +13,6 @@ pub(crate) mod pass;
 pub(crate) mod rings;
 pub(crate) mod search;
 pub(crate) mod space;
+pub(crate) mod text_arrays;
 pub(crate) mod text_info;
 pub(crate) mod wanted;

@@ -10,14 +10,15 @@ use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Field, Filter};
 use crate::detour::{
-    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, InBytes, Mapped,
-    PoolMemory, RecordShape,
+    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, Mapped, PoolMemory,
+    RETURN_VALUES, RecordShape,
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::filter::SplitFilter;
+use crate::engine::optimize::text_arrays::RecordBytes;
 use crate::engine::probe::registered::{Counters, Probe};
-use crate::events::{Record, Returned, TextPlace};
+use crate::events::{Record, Returned};
 use exoprobe_guest::Guest;
 
 /// Number of blocks before the pools.
@@ -60,7 +61,7 @@ struct Used {
     probe: Arc<Probe>,
     task: BlockAction,
     /// The texts and arrays among the values of its records.
-    in_bytes: Vec<InBytes>,
+    in_bytes: RecordBytes,
     /// The part of the probe's filter that its records are still to pass.
     later: Option<Arc<Filter<Field>>>,
     /// The counters as last read.
@@ -75,7 +76,10 @@ impl Used {
             BlockAction::Record { .. } => SplitFilter::of(probe.filter().as_deref()),
             BlockAction::Count | BlockAction::Follow { .. } => SplitFilter::default(),
         };
-        let (later, in_bytes) = (split.later.map(Arc::new), task.in_bytes());
+        let later = split.later.map(Arc::new);
+        let before = if probe.returns().is_some() { RETURN_VALUES } else { 0 };
+        let (values, list) = (task.values().len(), &probe.arguments().list);
+        let in_bytes = RecordBytes::new(task.in_bytes(), values, (list, before));
         Self { probe, in_bytes, later, task, seen: [0; 2], pool: None }
     }
 }
@@ -104,7 +108,7 @@ pub(crate) struct Found<'a> {
     /// The record contains the current task.
     pub(crate) has_task: bool,
     /// The texts and arrays among its values.
-    pub(crate) in_bytes: &'a [InBytes],
+    pub(crate) in_bytes: &'a RecordBytes,
     /// The filter that the record is still to pass.
     pub(crate) later: Option<&'a Arc<Filter<Field>>>,
     /// Offset that turns the guest's time-stamp counter into guest time.
@@ -115,22 +119,15 @@ impl Found<'_> {
     /// The record in the form in which it is stored.
     pub(crate) fn record(&self, found: GuestRecord) -> Record {
         let time = found.time.wrapping_add(self.clock);
-        let mut args: Vec<Option<u64>> = found.args.into_iter().map(Some).collect();
-        let mut text = Vec::new();
-        for (InBytes { index, .. }, bytes) in self.in_bytes.iter().zip(found.in_bytes) {
-            let place = bytes.and_then(|bytes| TextPlace::append(&mut text, &bytes));
-            if let Some(arg) = args.get_mut(*index) {
-                *arg = place.map(TextPlace::word);
-            }
-        }
-        let mut values = args.into_iter();
+        let task = self.has_task.then_some(found.task);
+        let (values, text) = self.in_bytes.values_of(found);
+        let mut values = values.into_iter();
         let mut returned = || {
             let (to, entered) = (Gva(values.next()??), values.next()??);
             Some(Returned { to, entered: GuestTime(entered.wrapping_add(self.clock)) })
         };
         let returned = if self.is_return { returned() } else { None };
-        let (args, task) = (values.collect(), self.has_task.then_some(found.task));
-        let (probe, stack, text) = (self.probe.id, Vec::new(), text.into());
+        let (probe, args, stack, text) = (self.probe.id, values.collect(), Vec::new(), text.into());
         Record { probe, time, task, returned, args, stack, text }
     }
 }
@@ -316,7 +313,7 @@ impl Rings {
             let Used { task, in_bytes, .. } = used(number)?;
             match task {
                 BlockAction::Record { values, .. } => {
-                    Some(RecordShape { args: values.len(), in_bytes })
+                    Some(RecordShape { args: values.len(), in_bytes: &in_bytes.places })
                 }
                 BlockAction::Count | BlockAction::Follow { .. } => None,
             }

@@ -97,6 +97,7 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let split = split_filter(probe, env)?;
             let later = split.later.as_ref();
             let compares = later.is_some_and(|filter| !compared(filter).is_empty());
+            let more_texts = arguments.list.iter().flat_map(|arg| more_texts(arg, at, env));
             let texts = match compares || probe.user_texts.recorded().is_some() {
                 true => probe.user_texts.arguments(&arguments.list),
                 false => Vec::new(),
@@ -104,7 +105,8 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let texts = texts.iter().map(|text| argument(text, at, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let shown = shown.into_iter().flatten();
-            let values = shown.chain(values).chain(texts).collect::<Result<_, _>>()?;
+            let values = shown.chain(values).chain(texts).chain(more_texts);
+            let values = values.collect::<Result<_, _>>()?;
             let filter = split.in_guest.map(|filter| in_guest(&filter, probe.at(), returns));
             BlockAction::Record { values, filter }
         }
@@ -173,18 +175,16 @@ fn in_guest(filter: &Filter<Field>, probed: Gva, returns: bool) -> Filter<Field>
     moved
 }
 
-/// Where code in the guest finds an argument.
+/// Where code in the guest finds an argument; of an array of texts, the first
+/// ([`super::text_arrays`]).
 fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
     if !arg.is_in_bytes() {
         return value(&arg.fetch, at, env);
     }
-    let array = match arg.count {
-        Some(_) if arg.kind.is_text() => {
-            return Err("array: an argument is an array of texts, which the VMM reads");
-        }
-        Some(count) => Some(usize::from(count) * arg.kind.width().bytes()),
-        None => None,
-    };
+    if arg.is_text_array() {
+        return text_of_array(arg, 0, at, env);
+    }
+    let array = arg.count.map(|count| usize::from(count) * arg.kind.width().bytes());
     let (offset, base, user) = match &arg.fetch {
         Fetch::Deref { offset, base, user } => (*offset, value(base, at, env)?, *user),
         Fetch::Memory(address) => (0, Value::Constant(address.0), false),
@@ -192,17 +192,51 @@ fn argument(arg: &Argument, at: At<'_>, env: &DetourEnv) -> Result<Value, &'stat
         _ => return Err("memory: its place is not known yet"),
     };
     let (base, user) = (Box::new(base), user || arg.kind == ValueType::UserText);
-    Ok(match array {
-        None if !env.guards_loads => {
-            return Err("text: faults of the code in the guest cannot be caught");
+    let Some(bytes) = array else { return text((offset, base, user), env) };
+    can_load(user, env)?;
+    let bytes = u16::try_from(bytes).expect("64 words at most");
+    Ok(Value::Array { offset, base, user, bytes })
+}
+
+/// The text at a value plus an offset, of the kernel or of a user.
+fn text(
+    (offset, base, user): (i64, Box<Value>, bool),
+    env: &DetourEnv,
+) -> Result<Value, &'static str> {
+    match env.guards_loads {
+        true => Ok(Value::Text { offset, base, user }),
+        false => Err("text: faults of the code in the guest cannot be caught"),
+    }
+}
+
+/// The texts of an array after its first; none of any other argument.
+fn more_texts(
+    arg: &Argument,
+    at: At<'_>,
+    env: &DetourEnv,
+) -> impl Iterator<Item = Result<Value, &'static str>> {
+    let count = if arg.is_text_array() { arg.count.unwrap_or_default() } else { 0 };
+    (1..count).map(move |n| text_of_array(arg, n, at, env))
+}
+
+/// Text `n` of an argument that is an array of their addresses.
+fn text_of_array(
+    arg: &Argument,
+    n: u8,
+    at: At<'_>,
+    env: &DetourEnv,
+) -> Result<Value, &'static str> {
+    let address = match &arg.fetch {
+        Fetch::Deref { offset, base, user } => {
+            let offset = offset.wrapping_add(i64::from(n) * 8);
+            Fetch::Deref { offset, base: base.clone(), user: *user }
         }
-        None => Value::Text { offset, base, user },
-        Some(bytes) => {
-            can_load(user, env)?;
-            let bytes = u16::try_from(bytes).expect("64 words at most");
-            Value::Array { offset, base, user, bytes }
-        }
-    })
+        Fetch::Memory(first) => Fetch::Memory(first.wrapping_add(u64::from(n) * 8)),
+        Fetch::Stack(first) => Fetch::Stack(first.saturating_add(u16::from(n))),
+        _ => return Err("memory: its place is not known yet"),
+    };
+    let base = Box::new(value(&address, at, env)?);
+    text((0, base, arg.kind == ValueType::UserText), env)
 }
 
 /// Checks whether code in the guest can load from memory of a user, or of the kernel.
@@ -249,4 +283,45 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
             Value::Deref { offset: *offset, base, user: *user }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detour::Mapped;
+
+    #[test]
+    fn the_texts_of_an_array_are_at_addresses_that_follow_one_another() {
+        let mapped = vec![Mapped { start: Gva(0x1000), len: 0x100 }];
+        let env = DetourEnv {
+            rings: Gva(0),
+            stride: 0,
+            mask: 0,
+            cpu: None,
+            current: None,
+            mapped,
+            hidden: Mapped { start: Gva(0), len: 8 },
+            guards_loads: true,
+            in_kernel: true,
+        };
+        let texts = |fetch: Fetch, kind| {
+            let arg = Argument { name: String::new(), fetch, kind, count: Some(3) };
+            let first = argument(&arg, At::Hit, &env);
+            let all = std::iter::once(first).chain(more_texts(&arg, At::Hit, &env));
+            all.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        let text = |base, user| Value::Text { offset: 0, base: Box::new(base), user };
+        let at = |offset| Value::Deref {
+            offset,
+            base: Box::new(Value::Register(Register::Si)),
+            user: true,
+        };
+        let base = Box::new(Fetch::Register(Register::Si));
+        let users = Fetch::Deref { offset: -8, base, user: true };
+        assert_eq!(texts(users, ValueType::UserText), [-8, 0, 8].map(|n| text(at(n), true)));
+        let fixed = [0x10e8, 0x10f0, 0x10f8].map(|at| text(Value::Fixed(Gva(at)), false));
+        assert_eq!(texts(Fetch::Memory(Gva(0x10e8)), ValueType::Text), fixed);
+        let stack = [7, 8, 9].map(|n| text(Value::Stack(n), false));
+        assert_eq!(texts(Fetch::Stack(7), ValueType::Text), stack);
+    }
 }

@@ -10,6 +10,7 @@ use crate::support::returned::events_of;
 
 pub(crate) const CASES: &[Case] = cases![
     arrays_are_recorded_without_an_exit(vcpus),
+    arrays_of_texts_are_recorded_without_an_exit(vcpus),
     arrays_that_cannot_be_read_in_the_guest_are_read_by_the_vmm(vcpus),
     arrays_have_the_room_of_a_record(vcpus),
 ];
@@ -92,6 +93,51 @@ fn arrays_are_recorded_without_an_exit(vcpus: u8) {
     guest.assert_unharmed();
 }
 
+/// A struct filename begins with the addresses of its text in the kernel and in the program. The
+/// same calls are first recorded by int3s, then by detours.
+fn arrays_of_texts_are_recorded_without_an_exit(vcpus: u8) {
+    const CALLS: u64 = 20;
+    let guest = TestGuest::restored(vcpus);
+    let texts = "both=+0(%si):string[2] dfd=%di:s32 one=+8(%si):ustring[1] name=+0(+0(%si)):string";
+    let names = "flags=+0(%dx):x32[1] names=@migratetype_names:string[3]";
+    guest.probe(&format!("p:hit do_filp_open {texts} {names}"));
+    guest.probe("r:back do_filp_open both=+0($arg2):string[2] dfd=$arg1:s32 file=$retval");
+    let open = || {
+        for path in ["/dev/null", "/dev/zero"] {
+            assert_eq!(guest.work(&format!("open {path} {CALLS}")), CALLS);
+        }
+    };
+    open();
+    ["hit", "back"].iter().for_each(|event| guest.optimize(event));
+    let before = breakpoints(&guest);
+    open();
+    assert_eq!(breakpoints(&guest), before);
+    let args = [&["both", "dfd", "one", "name", "flags", "names"][..], &["both", "dfd"]];
+    let all = usize::try_from(2 * CALLS).unwrap();
+    for (event, args) in ["hit", "back"].into_iter().zip(args) {
+        assert_eq!(books(&guest, event), [4 * CALLS, 4 * CALLS, 0], "{event}");
+        let by_vmm = values_of(&guest, event, args, 0);
+        assert_eq!(by_vmm[..all], values_of(&guest, event, args, all), "{event}");
+        for (at, path) in [(0, "/dev/null"), (all - 1, "/dev/zero")] {
+            assert_eq!(by_vmm[at][..2], [json!([path, path]), json!(-100)], "{event}");
+        }
+    }
+    let one = &values_of(&guest, "hit", &["one", "name", "names"], all)[0];
+    let names = json!(["Unmovable", "Movable", "Reclaimable"]);
+    assert_eq!(one[..], [json!(["/dev/null"]), json!("/dev/null"), names]);
+    guest.engine.unregister(Selection::all()).unwrap();
+    // The first is none of a program's; the VMM reads both.
+    guest.probe("p:hit do_filp_open both=+0(%si):ustring[2]");
+    guest.optimize("hit");
+    let (before, seen) = (breakpoints(&guest), events_of(&guest, "hit").len());
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    assert_eq!((breakpoints(&guest) - before, books(&guest, "hit")), (10, [10, 10, 0]));
+    let found = values_of(&guest, "hit", &["both"], seen);
+    assert_eq!(found, vec![[json!(["(fault)", "/dev/null"])]; 10]);
+    guest.engine.unregister(Selection::all()).unwrap();
+    guest.assert_unharmed();
+}
+
 /// Pointers to nothing fault in the detour; memory of a user that is not said to be one's may not
 /// be mapped, and the kernel's is no user's.
 fn arrays_that_cannot_be_read_in_the_guest_are_read_by_the_vmm(vcpus: u8) {
@@ -130,7 +176,7 @@ fn arrays_that_cannot_be_read_in_the_guest_are_read_by_the_vmm(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-/// Beyond it they are read by the VMM, as are arrays of texts.
+/// Beyond it they are read by the VMM.
 fn arrays_have_the_room_of_a_record(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let array = |name: &str, count: u8| format!("{name}=@linux_banner:x64[{count}]");
@@ -148,7 +194,7 @@ fn arrays_have_the_room_of_a_record(vcpus: u8) {
     guest.engine.unregister(Selection::all()).unwrap();
     for (args, rule) in [
         (format!("{most} c=%ip"), "assembler: a record has no room for its arrays"),
-        ("a=+0(%sp):string[2]".to_owned(), "array: an argument is an array of texts"),
+        ("a=+0(%sp):string[9]".to_owned(), "assembler: arguments that read memory need more"),
     ] {
         guest.probe(&format!("p:more __x64_sys_getpid {args}"));
         guest.engine.optimize();
