@@ -20,6 +20,7 @@ mod regular_file;
 pub mod symbols;
 pub mod task;
 pub mod task_fields;
+pub mod task_list;
 pub mod unwind;
 pub mod view;
 pub mod virt;

@@ -7,6 +7,7 @@
 
 use exoprobe_guest::Gva;
 
+use crate::task_list::{ListReading, TaskListError, each_link};
 use crate::view::GuestView;
 use crate::virt::{VirtualMemory, VirtualReadError};
 
@@ -14,8 +15,6 @@ use crate::virt::{VirtualMemory, VirtualReadError};
 pub const COMM_LEN: usize = 16;
 /// Bytes of a task that are looked through: more than any configuration's.
 const TASK_MAX: usize = 16 << 10;
-/// Most processes that are listed (PID_MAX_DEFAULT of Linux's threads.h, four times).
-pub const TASKS_MAX: usize = 128 << 10;
 /// Read at a time.
 const PIECE: usize = 512;
 const WORD: usize = 8;
@@ -37,9 +36,6 @@ pub enum TaskError {
     /// The kernel has not made its first threads yet, or hides them.
     #[error("the list of tasks does not begin with the idle task, the first process and kthreadd")]
     NoList,
-    /// The list of processes does not come back to its beginning.
-    #[error("the list of processes is broken: after {0} tasks it does not come to its end")]
-    Broken(usize),
     /// No two words count the first tasks.
     #[error("the first tasks have no numbers 0, 1 and 2 at one place")]
     NoPid,
@@ -145,30 +141,38 @@ impl TaskLayout {
         Ok(Task { at, id: self.read(memory, at)?, tgid: u32::from_le_bytes(tgid) })
     }
 
-    /// All processes but the idle task at `init_task`, in the order in which they began: their
-    /// first threads. The guest should stand still.
+    /// Calls `found` with all processes but the idle task at `init_task`, in the order in which
+    /// they began: their first threads. A task is in the list until `found` has returned, unless an
+    /// error is.
     ///
     /// # Errors
-    /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or
-    /// does not end.
+    /// [`TaskListError`].
+    pub fn each_process<V: GuestView + ?Sized>(
+        &self,
+        memory: &VirtualMemory<'_, V>,
+        init_task: Gva,
+        reading: ListReading,
+        mut found: impl FnMut(Task),
+    ) -> Result<(), TaskListError> {
+        let offset = u64::from(self.tasks);
+        each_link(memory, init_task.wrapping_add(offset), reading, |link| {
+            found(self.task(memory, Gva(link.0.wrapping_sub(offset)))?);
+            Ok(())
+        })
+    }
+
+    /// The processes, as [`Self::each_process`].
+    ///
+    /// # Errors
+    /// [`TaskListError`].
     pub fn processes<V: GuestView + ?Sized>(
         &self,
         memory: &VirtualMemory<'_, V>,
         init_task: Gva,
-    ) -> Result<Vec<Task>, TaskError> {
-        let offset = u64::from(self.tasks);
-        let next = |task: Gva| -> Result<Gva, VirtualReadError> {
-            let link = memory.read_u64(task.wrapping_add(offset))?;
-            Ok(Gva(link.wrapping_sub(offset)))
-        };
-        let (mut tasks, mut at) = (Vec::new(), next(init_task)?);
-        while at != init_task {
-            if tasks.len() == TASKS_MAX {
-                return Err(TaskError::Broken(tasks.len()));
-            }
-            tasks.push(self.task(memory, at)?);
-            at = next(at)?;
-        }
+        reading: ListReading,
+    ) -> Result<Vec<Task>, TaskListError> {
+        let mut tasks = Vec::new();
+        self.each_process(memory, init_task, reading, |task| tasks.push(task))?;
         Ok(tasks)
     }
 
@@ -241,6 +245,7 @@ fn half(task: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::image::sample::{self, KERNEL, MODE};
+    use crate::task_list::TASKS_MAX;
 
     const TASKS: [u64; 3] = [0x2000, 0x8000, 0x7000];
     const LIST: u64 = 0x310;
@@ -303,7 +308,7 @@ mod tests {
         let idle = Gva(KERNEL + TASKS[0]);
         let list = |image: Image| {
             let image = sample::image(image.0);
-            layout.processes(&VirtualMemory::with_mode(&image, MODE), idle)
+            layout.processes(&VirtualMemory::with_mode(&image, MODE), idle, ListReading::Still)
         };
         let found = list(Image::booted()).unwrap();
         let found: Vec<(u64, u32, u32, String)> =
@@ -312,10 +317,10 @@ mod tests {
         assert_eq!(found, expected.map(|(at, pid, tgid, name)| (at, pid, tgid, name.to_owned())));
         let mut image = Image::booted();
         image.word(TASKS[2] + LIST, KERNEL + TASKS[1] + LIST);
-        assert_eq!(list(image), Err(TaskError::Broken(TASKS_MAX)));
+        assert_eq!(list(image), Err(TaskListError::Broken(TASKS_MAX)));
         let mut image = Image::booted();
         image.word(TASKS[1] + LIST, 0x10);
-        assert!(matches!(list(image), Err(TaskError::Read(_))));
+        assert!(matches!(list(image), Err(TaskListError::Read(_))));
     }
 
     #[test]

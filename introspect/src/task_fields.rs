@@ -5,7 +5,8 @@ use exoprobe_guest::Gva;
 use exoprobe_guest::paging::PagingMode;
 
 use crate::btf::{Btf, FieldError};
-use crate::task::{TASKS_MAX, TaskError, TaskLayout};
+use crate::task::TaskLayout;
+use crate::task_list::{ListReading, TaskListError, each_link, is_linked};
 use crate::view::GuestView;
 use crate::virt::{VirtualMemory, VirtualReadError};
 
@@ -119,23 +120,30 @@ impl TaskFields {
     /// Lists the threads of the process of which `leader` is the first thread, that one included.
     ///
     /// # Errors
-    /// [`TaskError::Read`], [`TaskError::Broken`] where the list does not end.
+    /// [`TaskListError`].
     pub fn threads<V: GuestView + ?Sized>(
         &self,
         memory: &VirtualMemory<'_, V>,
         leader: Gva,
-    ) -> Result<Vec<Gva>, TaskError> {
+        reading: ListReading,
+    ) -> Result<Vec<Gva>, TaskListError> {
         let signal = Gva(memory.read_u64(leader.wrapping_add(self.signal))?);
-        let head = signal.wrapping_add(self.thread_head);
-        let (mut threads, mut at) = (Vec::new(), Gva(memory.read_u64(head)?));
-        while at != head {
-            if threads.len() == TASKS_MAX {
-                return Err(TaskError::Broken(threads.len()));
-            }
-            threads.push(Gva(at.0.wrapping_sub(self.thread_node)));
-            at = Gva(memory.read_u64(at)?);
-        }
+        let mut threads = Vec::new();
+        each_link(memory, signal.wrapping_add(self.thread_head), reading, |link| {
+            threads.push(Gva(link.0.wrapping_sub(self.thread_node)));
+            Ok(())
+        })?;
         Ok(threads)
+    }
+
+    /// Returns true if a task is in the list of its process's threads. The guest must stand still;
+    /// false is also returned where it does so in the middle of a change of that list.
+    pub fn is_listed<V: GuestView + ?Sized>(
+        &self,
+        memory: &VirtualMemory<'_, V>,
+        task: Gva,
+    ) -> bool {
+        is_linked(memory, task.wrapping_add(self.thread_node))
     }
 
     /// Reads the page tables of a task's user memory; `None` for kernel threads.

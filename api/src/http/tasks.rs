@@ -18,7 +18,8 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 
 /// The guest's processes, in the order in which they began.
 ///
-/// Read from its memory while all vCPUs stand still; 503 until its kernel runs.
+/// Read from its memory while it runs: those that begin or end meanwhile may be there or not. 503
+/// until its kernel runs.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", operation_id = "tasks",
     responses((status = 200, body = Vec<Process>), Problems, NeedsGuest))]
 pub(crate) async fn tasks(

@@ -32,6 +32,9 @@ const PAGES: usize = (1 << 20) / PAGE;
 const ROUNDS: u64 = 5;
 /// Replaces [`ROUNDS`].
 const ROUNDS_ENV: &str = "EXOPROBE_BENCH_ROUNDS";
+/// Times that the processes are listed, and the time between.
+const LISTS: u32 = 10;
+const LISTED_EACH: Duration = Duration::from_millis(100);
 /// Milliseconds of the guest's loop: longer than the rounds.
 const LOOP_MS: u64 = 20_000;
 /// Replaces [`LOOP_MS`].
@@ -135,6 +138,15 @@ fn measure(size: &Size) {
     figure("  the longest stop", &milliseconds(longest), "<= 2 ms");
     figure("  longest to register and optimize", &milliseconds(took[0]), "");
     figure("  longest to remove", &milliseconds(took[1]), "");
+    let with = gap(&guest, || {
+        for _ in 0..LISTS {
+            std::thread::sleep(LISTED_EACH);
+            guest.engine.patrol();
+            let listed = guest.engine.processes().expect("the kernel has a list of them").len();
+            assert!(listed > tasks as usize);
+        }
+    });
+    figure(&format!("  with patrols and all processes listed, {LISTS} times"), &with, "<= 2 ms");
     guest.assert_unharmed();
 }
 

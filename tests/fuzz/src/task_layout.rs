@@ -2,6 +2,7 @@
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};
+use exoprobe_introspect::task_list::{ListReading, TASKS_MAX};
 use exoprobe_introspect::{TaskLayout, VirtualMemory};
 
 pub(crate) fn run(data: &[u8]) {
@@ -12,8 +13,10 @@ pub(crate) fn run(data: &[u8]) {
     if let Ok(layout) = TaskLayout::find(&virt, init_task) {
         let task = layout.read(&virt, init_task).expect("it was read before");
         assert!(task.pid == 0 && task.name().starts_with("swapper"));
-        if let Ok(processes) = layout.processes(&virt, init_task) {
-            assert!(processes.len() <= exoprobe_introspect::task::TASKS_MAX);
+        for reading in [ListReading::Still, ListReading::Running] {
+            if let Ok(processes) = layout.processes(&virt, init_task, reading) {
+                assert!(processes.len() <= TASKS_MAX);
+            }
         }
     }
 }

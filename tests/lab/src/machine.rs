@@ -42,8 +42,8 @@ pub(crate) const INTEL: Machine = Machine {
 /// instruction.
 const NO_ERMS: &str = "clearcpuid=erms";
 
-/// As [`INTEL`], where two vCPUs run at once: its two CPUs take turns of 32 instructions, in as many
-/// of the clock's ticks.
+/// As [`INTEL`], where two vCPUs run at once: its two CPUs take turns of 32 instructions, in as
+/// many of the clock's ticks.
 pub(crate) const INTEL_SMP: Machine =
     Machine { cpus: 2, cmdline: "clearcpuid=erms idle=halt", lacks: "", ..INTEL };
 

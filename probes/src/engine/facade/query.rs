@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::task_fields::TaskFields;
+use exoprobe_introspect::task_list::ListReading;
 use exoprobe_introspect::{Btf, ModuleState, SymbolTable, TaskLayout, VirtualReadError};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
@@ -18,7 +19,7 @@ use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::modules::{Loaded, Modules};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::kernel::state::RunningKernel;
-use crate::engine::kernel::tasks::{Process, Tasks};
+use crate::engine::kernel::tasks::{Process, Tasks, while_running};
 use crate::error::ProbeError;
 
 /// An instruction of the guest's kernel.
@@ -174,7 +175,10 @@ impl Engine {
         }
     }
 
-    /// The guest's processes, while its vCPUs stand still, in the order in which they began.
+    /// The guest's processes, in the order in which they began, and the vCPUs that run them. The
+    /// list is read while the guest runs: it has processes that were there all the time, and may
+    /// have others. It stops for its vCPUs alone, unless its processes come and go so fast that it
+    /// has to stop for the list.
     ///
     /// # Errors
     /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not
@@ -183,18 +187,30 @@ impl Engine {
         let (mut control, kernel) = self.look()?;
         let types = control.kernel.types(&kernel).ok();
         let fields = types.and_then(|types| TaskFields::find(&types).ok());
-        let mut found = None;
-        let processes = |tasks: &Tasks| {
-            let (symbols, ram) = (&kernel.symbols, &kernel.view.ram);
-            tasks.processes(&kernel.memory(), symbols, ram, fields.as_ref())
+        let vcpus = self.guest.vcpus();
+        kernel.learn_tasks(vcpus);
+        let memory = kernel.memory();
+        let list = |tasks: &Tasks, reading| {
+            tasks.processes(&memory, &kernel.symbols, fields.as_ref(), reading)
         };
+        let known = kernel.tasks().cloned();
+        let mut found = known.as_ref().and_then(|it| while_running(|reading| list(it, reading)));
+        let mut running = Vec::new();
         self.guest.with_vcpus_still(&mut |_| {
-            found = Some(match kernel.tasks() {
-                Some(tasks) => processes(tasks),
-                None => kernel.find_tasks(self.guest.vcpus()).and_then(|tasks| processes(&tasks)),
-            });
+            let tasks =
+                match known.clone().map_or_else(|| kernel.find_tasks(vcpus).map(Arc::new), Ok) {
+                    Ok(tasks) => tasks,
+                    Err(error) => return found = Some(Err(error)),
+                };
+            found.get_or_insert_with(|| list(&tasks, ListReading::Still));
+            running = tasks.running(&memory, &kernel.view.ram);
         })?;
-        Ok(found.expect("it was called")?)
+        let mut processes = found.expect("the vCPUs stood still once")?;
+        for process in &mut processes {
+            let runs = running.iter().filter(|(_, tgid)| *tgid == process.task.tgid);
+            process.vcpus = runs.map(|(vcpu, _)| *vcpu).collect();
+        }
+        Ok(processes)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use exoprobe_guest::paging::{PagingError, PagingMode};
 use exoprobe_guest::{Gva, Registers, VcpuError, kvm_regs};
 use exoprobe_introspect::task_fields::{SwitchedOut, TaskFields};
+use exoprobe_introspect::task_list::ListReading;
 use exoprobe_introspect::{Btf, Task, VirtualMemory};
 
 use crate::definition::{Register, parse_place};
@@ -13,7 +14,7 @@ use crate::engine::facade::backtrace::Frame;
 use crate::engine::facade::engine::Engine;
 use crate::engine::kernel::memory::KERNEL_HALF;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::kernel::tasks::{NoTasks, Tasks};
+use crate::engine::kernel::tasks::{NoTasks, Tasks, while_running};
 use crate::error::ProbeError;
 
 /// The page tables for an address in user mode's half.
@@ -110,9 +111,15 @@ impl Engine {
         let types: Arc<Btf> = control.kernel.types(&kernel)?;
         let fields = TaskFields::find(&types).map_err(NoTasks::from)?;
         kernel.learn_orc();
+        kernel.learn_tasks(self.guest.vcpus());
+        let task = match kernel.tasks() {
+            Some(tasks) => while_running(|it| find_task(tasks, &kernel, &fields, pid, it)),
+            None => None,
+        };
+        let task = task.transpose()?;
         let (mut use_it, mut found) = (Some(use_it), None);
         self.guest.with_vcpus_still(&mut |all| {
-            let stopped = Stopped::find(&kernel, &fields, pid, all);
+            let stopped = Stopped::find(&kernel, &fields, (pid, task), all);
             found = use_it.take().map(|use_it| stopped.map(|it| use_it(&control, &kernel, &it)));
         })?;
         Ok(found.expect("the vCPUs stood still once")?)
@@ -124,10 +131,11 @@ fn unmapped(gva: Gva, source: PagingError) -> ProbeError {
 }
 
 impl Stopped {
+    /// The task of this number; `task` is where it was found while the guest ran.
     fn find(
         kernel: &Kernel,
         fields: &TaskFields,
-        pid: u32,
+        (pid, task): (u32, Option<Gva>),
         vcpus: &[Registers],
     ) -> Result<Self, NoTasks> {
         let tasks = match kernel.tasks() {
@@ -137,8 +145,16 @@ impl Stopped {
                 Arc::new(kernel.find_tasks(count)?)
             }
         };
-        let task = find_task(&tasks, kernel, fields, pid)?;
         let memory = kernel.memory();
+        // Its memory may have become another's since.
+        let is_there = |task: &Gva| {
+            let id = tasks.layout.read(&memory, *task);
+            id.is_ok_and(|id| id.pid == pid) && fields.is_listed(&memory, *task)
+        };
+        let task = match task.filter(is_there) {
+            Some(task) => task,
+            None => find_task(&tasks, kernel, fields, pid, ListReading::Still)?,
+        };
         let running =
             tasks.vcpu_of(&kernel.view.ram, task).and_then(|vcpu| vcpus.get(usize::from(vcpu)));
         let first = vcpus.first().ok_or(NoTasks::NoSuch(pid))?;
@@ -164,13 +180,15 @@ fn find_task(
     kernel: &Kernel,
     fields: &TaskFields,
     pid: u32,
+    reading: ListReading,
 ) -> Result<Gva, NoTasks> {
-    let (memory, leaders) = (kernel.memory(), tasks.leaders(&kernel.memory(), &kernel.symbols)?);
+    let memory = kernel.memory();
+    let leaders = tasks.leaders(&memory, &kernel.symbols, reading)?;
     if let Some(task) = leaders.iter().find(|task| task.id.pid == pid) {
         return Ok(task.at);
     }
     for Task { at: leader, .. } in leaders {
-        for thread in fields.threads(&memory, leader)? {
+        for thread in fields.threads(&memory, leader, reading)? {
             if tasks.layout.read(&memory, thread)?.pid == pid {
                 return Ok(thread);
             }

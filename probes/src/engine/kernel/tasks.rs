@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use exoprobe_guest::{Gpa, GuestRam, Gva};
 use exoprobe_introspect::btf::FieldError;
 use exoprobe_introspect::task_fields::TaskFields;
+use exoprobe_introspect::task_list::{ListReading, TaskListError};
 use exoprobe_introspect::{
     SymbolTable, Task, TaskError, TaskLayout, VirtualMemory, VirtualReadError,
 };
@@ -66,12 +67,29 @@ impl TaskPlace {
     }
 }
 
+/// Times that a list is read while the guest runs, before it is stopped for that.
+const TRIES: u32 = 8;
+
+/// Reads a list while the guest runs. `None` if it changed meanwhile each time, or nothing is known
+/// yet: it is to be read while the vCPUs stand still, for as long as it takes.
+pub(crate) fn while_running<T>(
+    read: impl Fn(ListReading) -> Result<T, NoTasks>,
+) -> Option<Result<T, NoTasks>> {
+    (0..TRIES).find_map(|_| match read(ListReading::Running) {
+        Err(NoTasks::List(_) | NoTasks::Read(_)) => None,
+        done => Some(done),
+    })
+}
+
 /// Why tasks are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTasks {
     /// Their fields cannot be located or read.
     #[error(transparent)]
     Task(#[from] TaskError),
+    /// A list of them cannot be read.
+    #[error(transparent)]
+    List(#[from] TaskListError),
     /// A symbol is missing.
     #[error("the kernel has no symbol for {0}")]
     Symbol(&'static str),
@@ -140,8 +158,9 @@ impl Tasks {
         &self,
         memory: &VirtualMemory<'_, KernelView>,
         symbols: &SymbolTable,
+        reading: ListReading,
     ) -> Result<Vec<Task>, NoTasks> {
-        Ok(self.layout.processes(memory, idle_task(symbols)?)?)
+        Ok(self.layout.processes(memory, idle_task(symbols)?, reading)?)
     }
 
     /// The vCPU on which a task runs.
@@ -150,30 +169,34 @@ impl Tasks {
         (0..).zip(&self.current).find(|(_, at)| current(at) == Some(task.0)).map(|(vcpu, _)| vcpu)
     }
 
-    /// All processes, with the vCPUs that run each; with state and parent by `fields`.
+    /// All processes, with state and parent by `fields`, and without vCPUs.
     pub(crate) fn processes(
         &self,
         memory: &VirtualMemory<'_, KernelView>,
         symbols: &SymbolTable,
-        ram: &GuestRam,
         fields: Option<&TaskFields>,
+        reading: ListReading,
     ) -> Result<Vec<Process>, NoTasks> {
-        let processes = self.leaders(memory, symbols)?;
+        let mut processes = Vec::new();
+        self.layout.each_process(memory, idle_task(symbols)?, reading, |task| {
+            let state = fields.and_then(|it| it.state(memory, task.at).ok());
+            let parent = fields.and_then(|it| it.parent(memory, &self.layout, task.at).ok());
+            processes.push(Process { task, vcpus: Vec::new(), state, parent });
+        })?;
+        Ok(processes)
+    }
+
+    /// The vCPUs, with the number of the process that each runs. They should stand still.
+    pub(crate) fn running(
+        &self,
+        memory: &VirtualMemory<'_, KernelView>,
+        ram: &GuestRam,
+    ) -> Vec<(u8, u32)> {
         let current = |(vcpu, at): (u8, &Gpa)| {
             let task = ram.word(*at)?.load(Ordering::Relaxed);
             Some((vcpu, self.layout.task(memory, Gva(task)).ok()?.tgid))
         };
-        let running: Vec<(u8, u32)> = (0..).zip(&self.current).filter_map(current).collect();
-        let process = |task: Task| {
-            let runs = running.iter().filter(|(_, tgid)| *tgid == task.tgid);
-            Process {
-                task,
-                vcpus: runs.map(|(vcpu, _)| *vcpu).collect(),
-                state: fields.and_then(|it| it.state(memory, task.at).ok()),
-                parent: fields.and_then(|it| it.parent(memory, &self.layout, task.at).ok()),
-            }
-        };
-        Ok(processes.into_iter().map(process).collect())
+        (0..).zip(&self.current).filter_map(current).collect()
     }
 
     /// The address of the task that runs on a vCPU.

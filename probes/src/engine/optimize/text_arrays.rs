@@ -49,8 +49,8 @@ impl RecordBytes {
         Self { places, text_arrays }
     }
 
-    /// The values of a record, one for each argument, and its bytes: the value of a text or an array
-    /// is its place among these, or none if it could not be read.
+    /// The values of a record, one for each argument, and its bytes: the value of a text or an
+    /// array is its place among these, or none if it could not be read.
     pub(crate) fn values_of(&self, record: GuestRecord) -> (Vec<Option<u64>>, Vec<u8>) {
         let mut values: Vec<Option<u64>> = record.args.into_iter().map(Some).collect();
         let mut bytes = Vec::new();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// What the values among the texts and arrays have as bytes.
-    fn bytes<'a>(word: Option<u64>, all: &'a [u8]) -> Option<&'a [u8]> {
+    fn bytes(word: Option<u64>, all: &[u8]) -> Option<&[u8]> {
         TextPlace::of(word?, all)
     }
 

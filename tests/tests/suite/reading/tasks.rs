@@ -44,7 +44,27 @@ fn processes_are_those_that_the_guest_has(vcpus: u8) {
     assert!(guest.answer(from, "spin 2000") >= 2000);
     let on: Vec<u8> = processes(&guest).into_iter().flat_map(|process| process.vcpus).collect();
     assert!(on.len() <= usize::from(vcpus), "{on:?}");
+    assert!(lists_while_tasks_come_and_go(&guest) > 1);
     guest.assert_unharmed();
+}
+
+/// Lists the processes while the guest forks. Returns how often.
+fn lists_while_tasks_come_and_go(guest: &TestGuest) -> u32 {
+    std::thread::scope(|scope| {
+        let forks = scope.spawn(|| guest.work("fork 100"));
+        let mut lists = 0;
+        while !forks.is_finished() {
+            let found = processes(guest);
+            let first: Vec<String> = found[..2].iter().map(|p| p.task.id.name()).collect();
+            assert_eq!(first, ["init", "kthreadd"]);
+            let pids: BTreeSet<u32> = found.iter().map(|process| process.task.tgid).collect();
+            assert_eq!(pids.len(), found.len(), "each once");
+            assert!(found.iter().all(|process| process.task.id.pid == process.task.tgid));
+            lists += 1;
+        }
+        assert_eq!(forks.join().unwrap(), 100);
+        lists
+    })
 }
 
 fn processes_are_listed_by_http_and_on_the_command_line() {
