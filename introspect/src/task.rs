@@ -142,8 +142,8 @@ impl TaskLayout {
     }
 
     /// Calls `found` with all processes but the idle task at `init_task`, in the order in which
-    /// they began: their first threads. A task is in the list until `found` has returned, unless an
-    /// error is.
+    /// they began: their first threads. Without an error, each was in the list until `found` had
+    /// returned.
     ///
     /// # Errors
     /// [`TaskListError`].

@@ -38,7 +38,7 @@ impl Argument {
 
     /// Returns true if it is an array of texts: in memory are their addresses.
     pub(crate) fn is_text_array(&self) -> bool {
-        self.count.is_some() && self.kind.is_text()
+        self.is_in_bytes() && self.count.is_some() && self.kind.is_text()
     }
 
     /// Its size in a record of the tracer, in bytes.

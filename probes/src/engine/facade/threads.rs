@@ -5,7 +5,7 @@ use std::sync::Arc;
 use exoprobe_guest::paging::{PagingError, PagingMode};
 use exoprobe_guest::{Gva, Registers, VcpuError, kvm_regs};
 use exoprobe_introspect::task_fields::{SwitchedOut, TaskFields};
-use exoprobe_introspect::task_list::ListReading;
+use exoprobe_introspect::task_list::{ListReading, TASKS_MAX, TaskListError};
 use exoprobe_introspect::{Btf, Task, VirtualMemory};
 
 use crate::definition::{Register, parse_place};
@@ -174,7 +174,8 @@ impl Stopped {
     }
 }
 
-/// The thread of this number, looked for among processes first.
+/// The thread of this number, looked for among processes first, and among so many threads as there
+/// can be.
 fn find_task(
     tasks: &Tasks,
     kernel: &Kernel,
@@ -187,8 +188,11 @@ fn find_task(
     if let Some(task) = leaders.iter().find(|task| task.id.pid == pid) {
         return Ok(task.at);
     }
+    let mut left = TASKS_MAX;
     for Task { at: leader, .. } in leaders {
-        for thread in fields.threads(&memory, leader, reading)? {
+        let threads = fields.threads(&memory, leader, reading)?;
+        left = left.checked_sub(threads.len()).ok_or(TaskListError::Broken(TASKS_MAX))?;
+        for thread in threads {
             if tasks.layout.read(&memory, thread)?.pid == pid {
                 return Ok(thread);
             }

@@ -70,13 +70,15 @@ impl TaskPlace {
 /// Times that a list is read while the guest runs, before it is stopped for that.
 const TRIES: u32 = 8;
 
-/// Reads a list while the guest runs. `None` if it changed meanwhile each time, or nothing is known
-/// yet: it is to be read while the vCPUs stand still, for as long as it takes.
+/// Reads a list while the guest runs. `None` if it changed meanwhile each time: it is to be read
+/// while the vCPUs stand still, for as long as that takes.
 pub(crate) fn while_running<T>(
     read: impl Fn(ListReading) -> Result<T, NoTasks>,
 ) -> Option<Result<T, NoTasks>> {
     (0..TRIES).find_map(|_| match read(ListReading::Running) {
-        Err(NoTasks::List(_) | NoTasks::Read(_)) => None,
+        Err(NoTasks::List(TaskListError::Changed | TaskListError::Read(_)) | NoTasks::Read(_)) => {
+            None
+        }
         done => Some(done),
     })
 }

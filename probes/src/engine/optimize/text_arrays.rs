@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// What the values among the texts and arrays have as bytes.
+    /// The bytes of a value that is a text or an array.
     fn bytes(word: Option<u64>, all: &[u8]) -> Option<&[u8]> {
         TextPlace::of(word?, all)
     }
