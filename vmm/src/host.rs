@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvm_bindings::KVM_API_VERSION;
+use kvm_bindings::{CpuId, KVM_API_VERSION, KVM_MAX_CPUID_ENTRIES};
 use kvm_ioctls::{Cap, Kvm};
 
 use crate::preflight::{self, PreflightError};
@@ -16,6 +16,8 @@ pub const DEFAULT_KVM: &str = "/dev/kvm";
 pub struct Host {
     kvm: Kvm,
     profile: HostProfile,
+    /// Read once: on a virtual host each CPUID instruction exits.
+    supported_cpuid: CpuId,
     thread_hook: Option<ThreadHook>,
 }
 
@@ -51,6 +53,9 @@ pub enum HostError {
     /// KVM lacks a capability that this crate needs.
     #[error("KVM on this host lacks {0}; Linux 5.10 or later has it")]
     Capability(&'static str),
+    /// KVM does not list the CPUID that it supports.
+    #[error("cannot list the CPUID of KVM's guests: {0}")]
+    Cpuid(#[source] kvm_ioctls::Error),
     /// A probe guest did not behave as on any known host.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
@@ -79,7 +84,9 @@ impl Host {
             }
         }
         let profile = preflight::examine(&kvm)?;
-        Ok(Self { kvm, profile, thread_hook: None })
+        let supported_cpuid =
+            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(HostError::Cpuid)?;
+        Ok(Self { kvm, profile, supported_cpuid, thread_hook: None })
     }
 
     /// Has each thread of the machines that are made from now on call `hook` before its work. The
@@ -93,6 +100,11 @@ impl Host {
     #[must_use]
     pub fn profile(&self) -> HostProfile {
         self.profile
+    }
+
+    /// The CPUID that KVM can give a guest (KVM_GET_SUPPORTED_CPUID).
+    pub(crate) fn supported_cpuid(&self) -> &CpuId {
+        &self.supported_cpuid
     }
 
     pub(crate) fn thread_hook(&self) -> Option<&ThreadHook> {

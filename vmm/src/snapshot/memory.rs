@@ -15,6 +15,8 @@ use crate::ram::CHUNK;
 
 /// Bytes of a piece: RAM and the hidden region are whole pieces, and so is a chunk.
 pub(super) const PIECE: usize = 64 << 10;
+/// Bytes that are read at once: they stay in a CPU's cache until they are in the guest's memory.
+const READ: usize = 4 * PIECE;
 static ZEROS: [u8; PIECE] = [0; PIECE];
 const _: () = assert!(CHUNK.is_multiple_of(PIECE) && HIDDEN_SIZE.is_multiple_of(PIECE as u64));
 
@@ -81,14 +83,14 @@ pub(super) fn read(
     len: u64,
     mut take: impl FnMut(u64, &[u8]),
 ) -> io::Result<u32> {
-    let (mut sum, mut buffer, mut offset) = (Sum::default(), vec![0; CHUNK], 0);
+    let (mut sum, mut buffer, mut offset) = (Sum::default(), vec![0; READ], 0);
     while let Some(data) = next_data(file, start + offset)? {
         let piece = (data - start) / PIECE as u64 * PIECE as u64;
         offset = offset.max(piece);
         if offset >= len {
             break;
         }
-        let bytes = &mut buffer[..to_usize((len - offset).min(CHUNK as u64))];
+        let bytes = &mut buffer[..to_usize((len - offset).min(READ as u64))];
         file.read_exact_at(bytes, start + offset)?;
         for (at, piece) in (offset..).step_by(PIECE).zip(bytes.chunks(PIECE)) {
             sum.add(at, piece);

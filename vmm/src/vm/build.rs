@@ -185,10 +185,7 @@ impl Builder {
     }
 
     fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
-        let mut supported = host
-            .kvm()
-            .get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)
-            .map_err(kvm("list its CPUID"))?;
+        let mut supported = host.supported_cpuid().clone();
         // Nested virtualization is hidden by this too: its state is not in a snapshot.
         hide_unfit_features(&mut supported, self.profile.software);
         let mut vcpus = Vec::new();

@@ -2,7 +2,7 @@
 
 use exoprobe_guest::hidden::REGION_MOST;
 use exoprobe_guest::layout::{MMIO_GAP_END, MMIO_GAP_START};
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES};
+use kvm_bindings::CpuId;
 
 use super::error::CreateError;
 use crate::config::VmConfig;
@@ -16,14 +16,10 @@ const ADDRESS_BITS: u32 = 36;
 /// Checks a valid configuration.
 ///
 /// # Errors
-/// [`CreateError::Vcpus`], [`CreateError::Addresses`], and [`CreateError::Kvm`].
+/// [`CreateError::Vcpus`] and [`CreateError::Addresses`].
 pub(super) fn check(host: &Host, config: &VmConfig) -> Result<(), CreateError> {
     check_vcpus(config.vcpus, host.kvm().get_max_vcpus())?;
-    let supported = host
-        .kvm()
-        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-        .map_err(|source| CreateError::Kvm { step: "list its CPUID", source })?;
-    check_memory(config.memory_mib, address_bits(&supported))
+    check_memory(config.memory_mib, address_bits(host.supported_cpuid()))
 }
 
 fn check_vcpus(wanted: u8, most: usize) -> Result<(), CreateError> {
