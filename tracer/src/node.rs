@@ -204,6 +204,17 @@ fn cpu_named(name: &str) -> Option<u8> {
     (format!("{CPU}{number}") == name).then_some(number)
 }
 
+/// A name in a folder.
+type Entry = (String, NodeKind);
+
+/// The files and folders of a folder. A file hides the folder of an event, or a group, of its name.
+fn with_folders(files: Vec<Entry>, folders: impl Iterator<Item = Entry>) -> Vec<Entry> {
+    let is_free = |(name, _): &Entry| files.iter().all(|(file, _)| file != name);
+    let mut all: Vec<Entry> = folders.filter(is_free).collect();
+    all.extend(files);
+    all
+}
+
 /// The names in a path.
 fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
@@ -270,7 +281,7 @@ impl Node {
         is_top: bool,
         names: impl FnOnce() -> Vec<Name>,
         vcpus: usize,
-    ) -> Option<Vec<(String, NodeKind)>> {
+    ) -> Option<Vec<Entry>> {
         let writable = |name: &str| (name.to_owned(), NodeKind::File(READ_WRITE));
         let within = |folder: &'static str| {
             let name = move |file: &File| file.name().strip_prefix(folder)?.strip_prefix('/');
@@ -293,14 +304,14 @@ impl Node {
                 let names = names();
                 let groups = names.iter().map(|(group, _)| &**group);
                 let groups: BTreeSet<&str> = groups.chain([FTRACE]).collect();
-                let groups = groups.iter().map(|group| folder(group));
-                groups.chain([writable(ENABLE)]).chain(within(EVENTS)).collect()
+                let files = [writable(ENABLE)].into_iter().chain(within(EVENTS)).collect();
+                with_folders(files, groups.iter().map(|group| folder(group)))
             }
             Self::Group(group) => {
                 let names = names();
                 let events = names.iter().filter(|(of, _)| **of == **group);
                 let events = events.map(|(_, event)| folder(event));
-                events.chain([writable(ENABLE), writable(FILTER)]).collect()
+                with_folders(vec![writable(ENABLE), writable(FILTER)], events)
             }
             Self::Event(..) => {
                 let files = EventFile::ALL.iter();
