@@ -83,9 +83,9 @@ impl Host {
                 return Err(HostError::Capability(name));
             }
         }
-        let profile = preflight::examine(&kvm)?;
         let supported_cpuid =
             kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(HostError::Cpuid)?;
+        let profile = preflight::examine(&kvm, &supported_cpuid)?;
         Ok(Self { kvm, profile, supported_cpuid, thread_hook: None })
     }
 

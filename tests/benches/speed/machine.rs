@@ -32,11 +32,8 @@ pub(crate) fn run() {
         &format!("{:.1} s", begun.elapsed().as_secs_f64()),
         "<= 8 s",
     );
-    let preflight = least(ROUNDS, || {
-        let begun = Instant::now();
-        drop(Host::open(Path::new(DEFAULT_KVM)).expect("KVM"));
-        begun.elapsed().as_secs_f64() * 1e3
-    });
+    let preflight =
+        least(ROUNDS, || milliseconds(|| Host::open(Path::new(DEFAULT_KVM)).expect("KVM")));
     figure("  preflight alone", &format!("{preflight:.1} ms"), "");
     let snapshot = TestGuest::snapshot(1);
     let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
@@ -49,11 +46,7 @@ pub(crate) fn run() {
     );
     let config = TestGuest::config("vmlinux", 1);
     let start = least(ROUNDS, || {
-        let begun = Instant::now();
-        let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
-        let vm = Vm::create(&host, &config).expect("the guest can be made");
-        vm.start(Arc::new(NoProbes)).expect("a new machine starts");
-        begun.elapsed().as_secs_f64() * 1e3
+        milliseconds(|| started(&Host::open(Path::new(DEFAULT_KVM)).expect("KVM"), &config))
     });
     figure(
         "start, preflight included, to the first guest instruction",
@@ -67,37 +60,36 @@ fn of_size(host: &Host, memory_mib: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshot");
     let config = VmConfig { memory_mib, ..TestGuest::config("vmlinux", 1) };
-    let start = || {
-        let vm = Vm::create(host, &config).expect("the guest can be made");
-        vm.start(Arc::new(NoProbes)).expect("a new machine starts");
-        vm
-    };
-    let started = least(ROUNDS, || {
-        let begun = Instant::now();
-        let vm = start();
-        let took = begun.elapsed();
-        drop(vm);
-        took.as_secs_f64() * 1e3
-    });
-    let vm = start();
-    let reboot = least(ROUNDS, || {
-        let begun = Instant::now();
-        vm.reboot().expect("the machine is rebooted");
-        begun.elapsed().as_secs_f64() * 1e3
-    });
+    let start = least(ROUNDS, || milliseconds(|| started(host, &config)));
+    let vm = started(host, &config);
+    let reboot = least(ROUNDS, || milliseconds(|| vm.reboot().expect("the machine is rebooted")));
     vm.snapshot(&path).expect("a snapshot can be taken");
     drop(vm);
     let restore = least(ROUNDS, || restored(host, &path));
     let of = |what: &str| format!("{memory_mib} MiB: {what} to the first guest instruction");
-    figure(&of("started"), &format!("{started:.1} ms"), "");
+    figure(&of("started"), &format!("{start:.1} ms"), "");
     figure(&of("rebooted"), &format!("{reboot:.1} ms"), "");
     figure(&of("restored"), &format!("{restore:.1} ms"), "");
 }
 
+fn started(host: &Host, config: &VmConfig) -> Vm {
+    let vm = Vm::create(host, config).expect("the guest can be made");
+    vm.start(Arc::new(NoProbes)).expect("a new machine starts");
+    vm
+}
+
 /// Milliseconds from a snapshot to the first guest instruction.
 fn restored(host: &Host, snapshot: &Path) -> f64 {
+    milliseconds(|| {
+        let vm = Vm::restore(host, snapshot, &HostSides::default()).expect("a whole snapshot");
+        vm.start(Arc::new(NoProbes)).expect("a new machine starts");
+        vm
+    })
+}
+
+/// Milliseconds that `work` takes. Its result is dropped after that.
+fn milliseconds<T>(work: impl FnOnce() -> T) -> f64 {
     let begun = Instant::now();
-    let vm = Vm::restore(host, snapshot, &HostSides::default()).expect("a whole snapshot");
-    vm.start(Arc::new(NoProbes)).expect("a new machine starts");
+    let _kept = work();
     begun.elapsed().as_secs_f64() * 1e3
 }

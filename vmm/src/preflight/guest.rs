@@ -1,7 +1,7 @@
 //! A guest of a few pages: long mode, an IDT whose every handler reports its vector by port.
 
 use kvm_bindings::{
-    KVM_INTERNAL_ERROR_EMULATION, Msrs, kvm_msr_entry, kvm_regs, kvm_segment,
+    CpuId, KVM_INTERNAL_ERROR_EMULATION, Msrs, kvm_msr_entry, kvm_regs, kvm_segment,
     kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
@@ -63,6 +63,14 @@ pub(super) enum Observed {
     Other { reason: u32 },
 }
 
+/// A KVM that is not examined yet.
+#[derive(Clone, Copy)]
+pub(super) struct BareHost<'a> {
+    pub(super) kvm: &'a Kvm,
+    /// Its answer to KVM_GET_SUPPORTED_CPUID.
+    pub(super) supported_cpuid: &'a CpuId,
+}
+
 /// One vCPU with the machine around it.
 pub(super) struct ProbeGuest {
     pub(super) vcpu: VcpuFd,
@@ -73,34 +81,33 @@ pub(super) struct ProbeGuest {
 
 impl ProbeGuest {
     /// Runs `code` in kernel mode.
-    pub(super) fn kernel(kvm: &Kvm, code: &[u8]) -> Result<Self, PreflightError> {
-        Self::new(kvm, code, false)
+    pub(super) fn kernel(host: BareHost<'_>, code: &[u8]) -> Result<Self, PreflightError> {
+        Self::new(host, code, false)
     }
 
     /// Runs `code` in user mode.
-    pub(super) fn user(kvm: &Kvm, code: &[u8]) -> Result<Self, PreflightError> {
-        Self::new(kvm, code, true)
+    pub(super) fn user(host: BareHost<'_>, code: &[u8]) -> Result<Self, PreflightError> {
+        Self::new(host, code, true)
     }
 
-    fn new(kvm: &Kvm, code: &[u8], user: bool) -> Result<Self, PreflightError> {
+    fn new(host: BareHost<'_>, code: &[u8], user: bool) -> Result<Self, PreflightError> {
         let ram = GuestRam::anonymous(&[RamRange { start: Gpa(0), len: MEMORY }])?;
         write_memory(&ram, code);
-        let vm = kvm.create_vm()?;
+        let vm = host.kvm.create_vm()?;
         let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
         vm.set_tss_address(tss)?;
         vm.set_identity_map_address(KVM_IDENTITY_MAP.0)?;
-        let host = host_address(&ram, Gpa(0));
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,
             guest_phys_addr: 0,
             memory_size: MEMORY,
-            userspace_addr: host,
+            userspace_addr: host_address(&ram, Gpa(0)),
         };
         // SAFETY: the mapping is MEMORY bytes long and lives in `ram`, which outlives `vm` in Self.
         unsafe { vm.set_user_memory_region(region)? };
         let vcpu = vm.create_vcpu(0)?;
-        vcpu.set_cpuid2(&kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?)?;
+        vcpu.set_cpuid2(host.supported_cpuid)?;
         set_registers(&vcpu, user)?;
         report_debug(&vcpu, false)?;
         Ok(Self { vcpu, ram, vm })

@@ -19,7 +19,7 @@ use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::modules::{Loaded, Modules};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::kernel::state::RunningKernel;
-use crate::engine::kernel::tasks::{Process, Tasks, while_running};
+use crate::engine::kernel::tasks::{Process, Tasks};
 use crate::error::ProbeError;
 
 /// An instruction of the guest's kernel.
@@ -169,10 +169,7 @@ impl Engine {
     /// yet.
     pub fn task_layout(&self) -> Result<TaskLayout, ProbeError> {
         let (_control, kernel) = self.look()?;
-        match kernel.tasks() {
-            Some(tasks) => Ok(tasks.layout),
-            None => Ok(kernel.find_tasks(self.guest.vcpus())?.layout),
-        }
+        Ok(kernel.find_tasks(self.guest.vcpus())?.layout)
     }
 
     /// The guest's processes, in the order in which they began, and the vCPUs that run them. The
@@ -188,20 +185,17 @@ impl Engine {
         let types = control.kernel.types(&kernel).ok();
         let fields = types.and_then(|types| TaskFields::find(&types).ok());
         let vcpus = self.guest.vcpus();
-        kernel.learn_tasks(vcpus);
         let memory = kernel.memory();
         let list = |tasks: &Tasks, reading| {
             tasks.processes(&memory, &kernel.symbols, fields.as_ref(), reading)
         };
-        let known = kernel.tasks().cloned();
-        let mut found = known.as_ref().and_then(|it| while_running(|reading| list(it, reading)));
+        let mut found = kernel.read_tasks(vcpus, list);
         let mut running = Vec::new();
         self.guest.with_vcpus_still(&mut |_| {
-            let tasks =
-                match known.clone().map_or_else(|| kernel.find_tasks(vcpus).map(Arc::new), Ok) {
-                    Ok(tasks) => tasks,
-                    Err(error) => return found = Some(Err(error)),
-                };
+            let tasks = match kernel.find_tasks(vcpus) {
+                Ok(tasks) => tasks,
+                Err(error) => return found = Some(Err(error)),
+            };
             found.get_or_insert_with(|| list(&tasks, ListReading::Still));
             running = tasks.running(&memory, &kernel.view.ram);
         })?;

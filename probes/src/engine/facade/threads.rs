@@ -14,7 +14,7 @@ use crate::engine::facade::backtrace::Frame;
 use crate::engine::facade::engine::Engine;
 use crate::engine::kernel::memory::KERNEL_HALF;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::kernel::tasks::{NoTasks, Tasks, while_running};
+use crate::engine::kernel::tasks::{NoTasks, Tasks};
 use crate::error::ProbeError;
 
 /// The page tables for an address in user mode's half.
@@ -111,12 +111,8 @@ impl Engine {
         let types: Arc<Btf> = control.kernel.types(&kernel)?;
         let fields = TaskFields::find(&types).map_err(NoTasks::from)?;
         kernel.learn_orc();
-        kernel.learn_tasks(self.guest.vcpus());
-        let task = match kernel.tasks() {
-            Some(tasks) => while_running(|it| find_task(tasks, &kernel, &fields, pid, it)),
-            None => None,
-        };
-        let task = task.transpose()?;
+        let find = |tasks: &Tasks, it| find_task(tasks, &kernel, &fields, pid, it);
+        let task = kernel.read_tasks(self.guest.vcpus(), find).transpose()?;
         let (mut use_it, mut found) = (Some(use_it), None);
         self.guest.with_vcpus_still(&mut |all| {
             let stopped = Stopped::find(&kernel, &fields, (pid, task), all);
@@ -138,13 +134,7 @@ impl Stopped {
         (pid, task): (u32, Option<Gva>),
         vcpus: &[Registers],
     ) -> Result<Self, NoTasks> {
-        let tasks = match kernel.tasks() {
-            Some(tasks) => Arc::clone(tasks),
-            None => {
-                let count = u8::try_from(vcpus.len()).unwrap_or(u8::MAX);
-                Arc::new(kernel.find_tasks(count)?)
-            }
-        };
+        let tasks = kernel.find_tasks(u8::try_from(vcpus.len()).unwrap_or(u8::MAX))?;
         let memory = kernel.memory();
         // Its memory may have become another's since.
         let is_there = |task: &Gva| {

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use exoprobe_guest::paging::PagingMode;
 use exoprobe_guest::{Gva, KernelEntry};
 use exoprobe_introspect::symbols::TextKind;
+use exoprobe_introspect::task_list::ListReading;
 use exoprobe_introspect::{
     Banner, BannerError, ExceptionTable, OrcTables, SymbolTable, VirtualMemory,
 };
@@ -25,7 +26,7 @@ use crate::engine::kernel::roots::own_tables;
 use crate::engine::kernel::symbols::SymbolSource;
 use crate::engine::kernel::tables::JUMP_LABELS;
 use crate::engine::kernel::tables::STATIC_CALLS;
-use crate::engine::kernel::tasks::{NoTasks, Tasks};
+use crate::engine::kernel::tasks::{NoTasks, Tasks, while_running};
 use crate::engine::kernel::view::KernelView;
 use crate::insn::Assurances;
 use exoprobe_guest::Guest;
@@ -352,7 +353,7 @@ impl Kernel {
             return false;
         }
         match self.find_tasks(vcpus) {
-            Ok(tasks) => self.tasks.set(Arc::new(tasks)).is_ok(),
+            Ok(tasks) => self.tasks.set(tasks).is_ok(),
             Err(error) => {
                 tracing::debug!(%error, "events do not name tasks");
                 false
@@ -360,13 +361,28 @@ impl Kernel {
         }
     }
 
-    /// Locates its tasks.
+    /// The location of its tasks; looked for now, whatever its phase, if not yet known.
     ///
     /// # Errors
     /// [`NoTasks`].
-    pub(crate) fn find_tasks(&self, vcpus: u8) -> Result<Tasks, NoTasks> {
+    pub(crate) fn find_tasks(&self, vcpus: u8) -> Result<Arc<Tasks>, NoTasks> {
+        if let Some(known) = self.tasks() {
+            return Ok(Arc::clone(known));
+        }
         let current = self.current_task();
-        Tasks::find(&self.memory(), &self.symbols, current, &self.view.ram, vcpus)
+        Tasks::find(&self.memory(), &self.symbols, current, &self.view.ram, vcpus).map(Arc::new)
+    }
+
+    /// Reads a list of its tasks while it runs. `None` if it must stand still for that: its tasks
+    /// are not known yet, or the list changed at each try.
+    pub(crate) fn read_tasks<T>(
+        &self,
+        vcpus: u8,
+        read: impl Fn(&Tasks, ListReading) -> Result<T, NoTasks>,
+    ) -> Option<Result<T, NoTasks>> {
+        self.learn_tasks(vcpus);
+        let tasks = self.tasks()?;
+        while_running(|reading| read(tasks, reading))
     }
 
     /// Its banner.
