@@ -1,7 +1,7 @@
 //! The guest's processes, read from its memory.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exoprobe_probes::Process;
 use exoprobe_tests::harness::Case;
@@ -48,10 +48,12 @@ fn processes_are_those_that_the_guest_has(vcpus: u8) {
     guest.assert_unharmed();
 }
 
+const BETWEEN_LISTS: Duration = Duration::from_millis(2);
+
 /// Lists the processes while the guest forks. Returns how often.
 fn lists_while_tasks_come_and_go(guest: &TestGuest) -> u32 {
     std::thread::scope(|scope| {
-        let forks = scope.spawn(|| guest.work("fork 100"));
+        let forks = scope.spawn(|| guest.work("fork 40"));
         let mut lists = 0;
         while !forks.is_finished() {
             let found = processes(guest);
@@ -61,8 +63,10 @@ fn lists_while_tasks_come_and_go(guest: &TestGuest) -> u32 {
             assert_eq!(pids.len(), found.len(), "each once");
             assert!(found.iter().all(|process| process.task.id.pid == process.task.tgid));
             lists += 1;
+            // Each stops the vCPUs: the guest must come on as well.
+            std::thread::sleep(BETWEEN_LISTS);
         }
-        assert_eq!(forks.join().unwrap(), 100);
+        assert_eq!(forks.join().unwrap(), 40);
         lists
     })
 }

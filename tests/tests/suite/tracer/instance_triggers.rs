@@ -82,7 +82,7 @@ fn histograms_of_instances_count_each_call_once() {
 }
 
 fn triggers_that_change_during_hits_lose_none() {
-    const CALLS: u64 = 20_000;
+    const CALLS: u64 = 8_000;
     /// Between two changes, each of which stops the guest.
     const RUN: Duration = Duration::from_millis(2);
     let traced = Traced::new();

@@ -433,7 +433,7 @@ fn users_texts_choose_while_an_instance_comes_and_goes() {
 }
 
 fn changes_during_hits_leave_no_event_at_the_top() {
-    const CALLS: u64 = 20_000;
+    const CALLS: u64 = 8_000;
     const RUN: Duration = Duration::from_millis(2);
     let guest = TestGuest::restored(1);
     let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
