@@ -136,9 +136,14 @@ impl TestGuest {
     /// own.
     #[must_use]
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
+        Self::with_hints(vm, KernelHints { symbols: symbols.into(), ..KernelHints::default() })
+    }
+
+    /// As [`Self::new`], for a kernel of which the engine is given these.
+    #[must_use]
+    pub fn with_hints(vm: Vm, given: KernelHints) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let given = KernelHints { symbols: symbols.into(), ..KernelHints::default() };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, Limits::default()));
         Self { vm, engine }
     }
