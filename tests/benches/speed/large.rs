@@ -88,20 +88,23 @@ fn number(name: &str, usual: u64) -> u64 {
 /// Boots a guest of this size, whose types are known. The tiny kernel has at most four CPUs.
 fn boot(size: &Size) -> TestGuest {
     let Size { mib: memory_mib, vcpus, .. } = *size;
-    if vcpus <= TINY_VCPUS {
-        let config = VmConfig { memory_mib, ..TestKernel::Tiny.config(vcpus) };
-        let types = std::fs::read(guest_file("vmlinux.btf")).expect("`make guest` makes it");
-        let types = Some(Btf::parse(&types).expect("BTF"));
-        let given =
-            KernelHints { symbols: Some(kernel_symbols()), types, ..KernelHints::default() };
-        let vm = Vm::create(host(), &config).expect("the guest can be made");
-        let guest = TestGuest::with_hints(vm, given);
-        guest.power_on();
-        guest.wait_for_prompt();
-        return guest;
-    }
-    let config = VmConfig { memory_mib, ..TestKernel::Linux6_12.config(vcpus) };
-    TestGuest::boot_by_its_symbols(&config)
+    let (kernel, given) = match vcpus {
+        ..=TINY_VCPUS => (TestKernel::Tiny, hints_of_tiny()),
+        // Its memory has its symbols and types.
+        _ => (TestKernel::Linux6_12, KernelHints::default()),
+    };
+    let config = VmConfig { memory_mib, ..kernel.config(vcpus) };
+    let vm = Vm::create(host(), &config).expect("the guest can be made");
+    let guest = TestGuest::with_hints(vm, given);
+    guest.power_on();
+    guest.wait_for_prompt();
+    guest
+}
+
+fn hints_of_tiny() -> KernelHints {
+    let types = std::fs::read(guest_file("vmlinux.btf")).expect("`make guest` makes it");
+    let types = Some(Btf::parse(&types).expect("BTF"));
+    KernelHints { symbols: Some(kernel_symbols()), types, ..KernelHints::default() }
 }
 
 /// Has the guest run `tasks` more tasks, which sleep.

@@ -8,7 +8,7 @@ use exoprobe_guest::{BreakpointAction, ExitHook, HitContext};
 use exoprobe_tests::TestGuest;
 use exoprobe_vmm::{DEFAULT_KVM, Host, HostSides, Vm, VmConfig};
 
-use crate::figure::{figure, least};
+use crate::figure::{figure, least_milliseconds};
 
 const ROUNDS: usize = 10;
 /// RAM of guests that are restored and rebooted, in MiB, beside the usual.
@@ -32,12 +32,12 @@ pub(crate) fn run() {
         &format!("{:.1} s", begun.elapsed().as_secs_f64()),
         "<= 8 s",
     );
-    let preflight =
-        least(ROUNDS, || milliseconds(|| Host::open(Path::new(DEFAULT_KVM)).expect("KVM")));
+    let open = || Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
+    let preflight = least_milliseconds(ROUNDS, open);
     figure("  preflight alone", &format!("{preflight:.1} ms"), "");
     let snapshot = TestGuest::snapshot(1);
-    let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
-    let restore = least(ROUNDS, || restored(&host, &snapshot));
+    let host = open();
+    let restore = least_milliseconds(ROUNDS, || restored(&host, &snapshot));
     SIZES.iter().for_each(|mib| of_size(&host, *mib));
     figure(
         "restore of 32 MiB to the first guest instruction",
@@ -45,8 +45,9 @@ pub(crate) fn run() {
         "<= 5 ms",
     );
     let config = TestGuest::config("vmlinux", 1);
-    let start = least(ROUNDS, || {
-        milliseconds(|| started(&Host::open(Path::new(DEFAULT_KVM)).expect("KVM"), &config))
+    let start = least_milliseconds(ROUNDS, || {
+        let host = open();
+        (started(&host, &config), host)
     });
     figure(
         "start, preflight included, to the first guest instruction",
@@ -60,12 +61,12 @@ fn of_size(host: &Host, memory_mib: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshot");
     let config = VmConfig { memory_mib, ..TestGuest::config("vmlinux", 1) };
-    let start = least(ROUNDS, || milliseconds(|| started(host, &config)));
+    let start = least_milliseconds(ROUNDS, || started(host, &config));
     let vm = started(host, &config);
-    let reboot = least(ROUNDS, || milliseconds(|| vm.reboot().expect("the machine is rebooted")));
+    let reboot = least_milliseconds(ROUNDS, || vm.reboot().expect("the machine is rebooted"));
     vm.snapshot(&path).expect("a snapshot can be taken");
     drop(vm);
-    let restore = least(ROUNDS, || restored(host, &path));
+    let restore = least_milliseconds(ROUNDS, || restored(host, &path));
     let of = |what: &str| format!("{memory_mib} MiB: {what} to the first guest instruction");
     figure(&of("started"), &format!("{start:.1} ms"), "");
     figure(&of("rebooted"), &format!("{reboot:.1} ms"), "");
@@ -78,18 +79,8 @@ fn started(host: &Host, config: &VmConfig) -> Vm {
     vm
 }
 
-/// Milliseconds from a snapshot to the first guest instruction.
-fn restored(host: &Host, snapshot: &Path) -> f64 {
-    milliseconds(|| {
-        let vm = Vm::restore(host, snapshot, &HostSides::default()).expect("a whole snapshot");
-        vm.start(Arc::new(NoProbes)).expect("a new machine starts");
-        vm
-    })
-}
-
-/// Milliseconds that `work` takes. Its result is dropped after that.
-fn milliseconds<T>(work: impl FnOnce() -> T) -> f64 {
-    let begun = Instant::now();
-    let _kept = work();
-    begun.elapsed().as_secs_f64() * 1e3
+fn restored(host: &Host, snapshot: &Path) -> Vm {
+    let vm = Vm::restore(host, snapshot, &HostSides::default()).expect("a whole snapshot");
+    vm.start(Arc::new(NoProbes)).expect("a new machine starts");
+    vm
 }

@@ -109,21 +109,17 @@ fn hit_cost(guest: &TestGuest) -> f64 {
         begun.elapsed().as_secs_f64()
     };
     let enable = |is_enabled| {
-        guest
-            .engine
-            .set_enabled(Selection::event("kprobes", EVENT), is_enabled)
-            .expect("it is there");
+        let hit = Selection::event("kprobes", EVENT);
+        guest.engine.set_enabled(hit, is_enabled).expect("it is there");
     };
     let (mut with, mut without) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..ROUNDS {
+        enable(false);
+        without = without.min(calls());
         enable(true);
         guest.optimize(EVENT);
         with = with.min(calls());
-        enable(false);
-        without = without.min(calls());
     }
-    enable(true);
-    guest.optimize(EVENT);
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     let hits = CALLS as f64;
     (with - without) / hits

@@ -13,7 +13,7 @@ use exoprobe_introspect::{Btf, MemoryImage, SymbolTable, TaskLayout, VirtualMemo
 use exoprobe_tests::guest_file;
 use object::{Object, ObjectSection, ObjectSegment};
 
-use crate::figure::{figure, least};
+use crate::figure::{figure, least, least_milliseconds};
 
 const ROUNDS: usize = 10;
 /// Of page tables, below where kernels are loaded.
@@ -49,10 +49,8 @@ fn measure(name: &str, vmlinux: &Path) {
     let (image, text) = memory(vmlinux);
     let virt = VirtualMemory::with_mode(&image, MODE);
     let table = kallsyms::read(&virt, text).expect("a kernel with CONFIG_KALLSYMS");
-    let read = least(ROUNDS, || {
-        let begun = Instant::now();
-        black_box(kallsyms::read(&virt, text)).expect("it was read before");
-        begun.elapsed().as_secs_f64() * 1e3
+    let read = least_milliseconds(ROUNDS, || {
+        drop(black_box(kallsyms::read(&virt, text)).expect("it was read before"));
     });
     let count = table.len();
     figure(
@@ -84,10 +82,8 @@ fn measure_types(name: &str, vmlinux: &Path) {
     let Some(section) = elf.section_by_name(".BTF") else { return };
     let bytes = section.data().expect("within the file");
     let count = Btf::parse(bytes).expect("BTF").len();
-    let parsed = least(ROUNDS, || {
-        let begun = Instant::now();
-        black_box(Btf::parse(bytes)).expect("it was parsed before");
-        begun.elapsed().as_secs_f64() * 1e3
+    let parsed = least_milliseconds(ROUNDS, || {
+        drop(black_box(Btf::parse(bytes)).expect("it was parsed before"));
     });
     let what = format!("{count} types of {name}, checked and indexed");
     figure(&what, &format!("{parsed:.1} ms"), "<= 300 ms");
