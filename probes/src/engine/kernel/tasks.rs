@@ -227,3 +227,44 @@ impl Tasks {
         Some(self.layout.read(&memory, task).ok()?.words())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// The result of a list that is read with these outcomes, one after the other, and how often it
+    /// was read.
+    fn read(outcomes: &[Result<u32, NoTasks>]) -> (Option<Result<u32, String>>, usize) {
+        let tries = Cell::new(0);
+        let found = while_running(|reading| {
+            assert_eq!(reading, ListReading::Running);
+            let outcome = &outcomes[tries.replace(tries.get() + 1)];
+            outcome.as_ref().copied().map_err(|error| match error {
+                NoTasks::List(error) => NoTasks::List(*error),
+                NoTasks::NoSuch(pid) => NoTasks::NoSuch(*pid),
+                other => panic!("{other}"),
+            })
+        });
+        (found.map(|result| result.map_err(|error| error.to_string())), tries.get())
+    }
+
+    fn changed() -> Result<u32, NoTasks> {
+        Err(TaskListError::Changed.into())
+    }
+
+    #[test]
+    fn a_list_that_changes_is_read_again_and_at_last_left_to_a_stop() {
+        assert_eq!(read(&[Ok(1)]), (Some(Ok(1)), 1));
+        assert_eq!(read(&[changed(), changed(), Ok(3)]), (Some(Ok(3)), 3));
+        let tries = usize::try_from(TRIES).unwrap();
+        let always: Vec<_> = std::iter::repeat_with(changed).take(tries).collect();
+        assert_eq!(read(&always), (None, tries));
+        // These are not changes.
+        let missing = Some(Err(NoTasks::NoSuch(7).to_string()));
+        assert_eq!(read(&[changed(), Err(NoTasks::NoSuch(7))]), (missing, 2));
+        let broken = TaskListError::Broken(3);
+        assert_eq!(read(&[Err(broken.into())]), (Some(Err(broken.to_string())), 1));
+    }
+}
