@@ -23,6 +23,13 @@ const SCRATCH: &str = "__do_sys_reboot";
 /// gone: Bochs does not interrupt a guest that spins with interrupts off, and its vCPU could not be
 /// stopped.
 const PARK: [u8; 5] = [0x90, 0xe6, 0xe9, 0xeb, 0xfb];
+/// A loop's body that has the guest's timer expire, where it is one of deadlines (CPUID.1:ECX bit
+/// 24; Intel SDM vol. 3, 11.5.4.1): cpuid; bt ecx,24; jnc end; rdtsc; mov ecx,0x6e0; wrmsr;
+/// end: mov ecx,1.
+const EXPIRE: [u8; 27] = [
+    0xb8, 1, 0, 0, 0, 0x0f, 0xa2, 0x0f, 0xba, 0xe1, 24, 0x73, 9, 0x0f, 0x31, 0xb9, 0xe0, 6, 0, 0,
+    0x0f, 0x30, 0xb9, 1, 0, 0, 0,
+];
 /// RDX of every loop: a port without a device, for `out dx, al` in a body.
 const PORT: u64 = 0xe9;
 const RFLAGS_IF: u64 = 1 << 9;
@@ -105,7 +112,9 @@ pub struct Loops<T> {
 }
 
 impl<T: Send + 'static> Loops<T> {
-    /// Writes a loop around each of `bodies` into `guest` and takes its vCPU there. `observe` is
+    /// Writes a loop around each of `bodies` into `guest` and takes its vCPU there, whose timer's
+    /// interrupt then waits for ever: each entry to a guest for which one waits takes KVM some 180
+    /// instructions more, and it would come in the middle of the loops. `observe` is
     /// called on the vCPU's thread, last thing before a loop and first thing after it. A body may
     /// use RAX; RDX is a port without a device when the loop begins.
     ///
@@ -119,7 +128,7 @@ impl<T: Send + 'static> Loops<T> {
     ) -> Self {
         let symbols = guest.engine.symbols().expect("the guest's kernel runs");
         let park = symbols.lookup_function(SCRATCH).expect("every kernel has it").address;
-        let (code, offsets) = assemble(bodies);
+        let (code, offsets) = assemble(&[bodies, &[&EXPIRE]].concat());
         let bounds = symbols.function_at(park).expect("it is a function");
         assert!(code.len() as u64 <= bounds.end.0 - park.0, "the bodies are too long");
         guest
@@ -145,10 +154,11 @@ impl<T: Send + 'static> Loops<T> {
         let probes = vec![parking, enter(park)];
         guest.engine.register(probes).unwrap_or_else(|e| panic!("{e}"));
         let _ = guest.send("getpid 1");
+        let timer = bodies.len();
         let bodies = offsets.into_iter().map(|offset| park.wrapping_add(offset)).collect();
         let loops = Self { guest, bodies, parked, results };
         // It is there once it has run one.
-        drop(loops.run(0, 1));
+        drop(loops.run(timer, 1));
         loops
     }
 

@@ -1,7 +1,6 @@
 //! Takes the counts.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -25,10 +24,7 @@ const STEP_ROUNDS: RangeInclusive<u32> = 3..=3;
 const PAUSES: u32 = 4_000;
 /// How many times the planned rounds are run at most, until the least count is sure.
 const PATIENCE: u32 = 4;
-/// Fewer instructions than an interrupt of the host's takes.
-const INTERRUPT: u64 = 1000;
-/// How many rounds of each length must have taken the same number of ticks: with two, those that
-/// are not the usual ones agreed once.
+/// How many rounds of each length must have taken the fewest ticks.
 const AGREEING: u32 = 4;
 const KVM_EXITS: &str = "exits";
 const KVM_EMULATED: &str = "insn_emulation";
@@ -122,11 +118,9 @@ impl Least {
         self.counts.lower(round);
     }
 
-    /// The ticks that most rounds took, the least of several such, and the number of these rounds.
-    fn usual(&self) -> (u64, u32) {
-        let order = |(ticks, rounds): &(&u64, &u32)| (**rounds, Reverse(**ticks));
-        let (ticks, rounds) = self.ticks.iter().max_by_key(order).expect("it has one round");
-        (*ticks, *rounds)
+    /// How many rounds took the fewest ticks.
+    fn agreeing(&self) -> u32 {
+        self.ticks.first_key_value().map_or(0, |(_, rounds)| *rounds)
     }
 }
 
@@ -288,10 +282,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Counters of `turns` turns of a loop, from rounds of so many and of twice as many: of the
-    /// least of `rounds` each, and of more until [`Self::is_sure`]. Their ticks are those of most
-    /// rounds, not the fewest: with filters of system calls one round of eight takes 180
-    /// instructions less, why is not known. Where hits take different numbers, rounds agree by
-    /// chance alone, and also with an interrupt of the host's in them: then it is the fewest.
+    /// least of `rounds` each, and of more until [`Self::is_sure`].
     fn least(&self, rounds: RangeInclusive<u32>, body: Body) -> Counts {
         let lengths = [self.plan.turns, 2 * self.plan.turns];
         let mut least = lengths.map(|turns| Least::of(self.round(0, turns, body)));
@@ -303,17 +294,11 @@ impl<'a> Bench<'a> {
                 least.add(&self.round(number, turns, body));
             }
         }
-        let is_sure = self.is_sure(&least);
-        if rounds != STEP_ROUNDS && !is_sure {
+        if rounds != STEP_ROUNDS && !self.is_sure(&least) {
             let [short, long] = &least;
             eprintln!("not sure of {body:?}: instructions x rounds:{short}; of the double:{long}");
         }
-        let [mut short, mut long] = least;
-        if is_sure {
-            for least in [&mut short, &mut long] {
-                least.counts.tsc = least.usual().0;
-            }
-        }
+        let [short, long] = least;
         long.counts.more_than(&short.counts)
     }
 
@@ -323,16 +308,15 @@ impl<'a> Bench<'a> {
         Counts::between(&before, &after)
     }
 
-    /// Returns true if more rounds would find nothing else: each turn takes the same number of
+    /// Returns true if more rounds would find nothing less: each turn takes the same number of
     /// instructions, so the difference of the lengths is a multiple of the turns. It is not if the
-    /// host's interrupts were in most rounds of a length, but by chance.
+    /// host's interrupts were in all rounds of a length, but by chance.
     fn is_sure(&self, least: &[Least; 2]) -> bool {
-        let [(short, of_short), (long, of_long)] = least.each_ref().map(Least::usual);
-        let has_interrupt = |least: &Least| least.usual().0 - least.counts.tsc >= INTERRUPT;
+        let [short, long] = least;
+        let more = long.counts.tsc.saturating_sub(short.counts.tsc);
         !self.plan.tsc_counts_instructions
-            || (of_short.min(of_long) >= AGREEING
-                && !least.iter().any(has_interrupt)
-                && long.saturating_sub(short).is_multiple_of(u64::from(self.plan.turns)))
+            || (least.iter().all(|least| least.agreeing() >= AGREEING)
+                && more.is_multiple_of(u64::from(self.plan.turns)))
     }
 
     /// Counters of a loop, and its steps.
