@@ -84,10 +84,8 @@ impl Control {
         if is_news {
             self.advance(guest, Wait::ForVcpus);
         }
-        let has_tasks = self.kernel.running.as_ref().is_some_and(|k| k.learn_tasks(guest.vcpus()));
-        if self.learn_orc() || has_tasks {
-            self.publish(guest);
-        }
+        self.learn_orc();
+        self.inform_hits(guest);
         self.follow_modules(guest, ModuleEvent::Other, Wait::ForVcpus);
         Ok(self.kernel.running.clone())
     }

@@ -14,9 +14,7 @@ impl Control {
         let booted = self.kernel.running.clone();
         let kernel = booted
             .filter(|kernel| kernel.has_booted() && !kernel.has_init_text() && !guest.stopped())?;
-        if kernel.learn_tasks(guest.vcpus()) {
-            self.publish(guest);
-        }
+        self.inform_hits(guest);
         let Self { registry, optimizer, rings, .. } = self;
         let on = registry.switched_on;
         let candidates = optimizer.prepare(&registry.sites, on, guest, &kernel, rings);

@@ -23,9 +23,7 @@ impl Control {
         if !kernel.has_booted() || kernel.has_init_text() {
             return refused("booting: the guest has not booted yet");
         }
-        if kernel.learn_tasks(guest.vcpus()) {
-            self.publish(guest);
-        }
+        self.inform_hits(guest);
         let env = match Rings::probed_kernel(guest, &kernel) {
             Ok(env) => env,
             Err(why) => return refused(why),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_guest::Guest;
 use exoprobe_introspect::SymbolTable;
 
 use crate::definition::Action;
@@ -58,14 +59,29 @@ impl Control {
         self.registry.forget(ids);
     }
 
-    /// Loads the ORC tables if a probe records stacks. Returns true if this call loaded them. Must
-    /// not be called in a hit: it may read megabytes.
-    pub(crate) fn learn_orc(&self) -> bool {
+    /// Loads the ORC tables if a probe records stacks. Must not be called in a hit: it may read
+    /// megabytes.
+    pub(crate) fn learn_orc(&self) {
         let takes = |Registered { probe, .. }: &Registered| {
             probe.actions.contains(&Action::Stack) || probe.wants_stack()
         };
         let wanted = self.registry.probes.values().any(takes);
-        wanted && self.kernel.running.as_ref().is_some_and(|kernel| kernel.learn_orc())
+        if let Some(kernel) = self.kernel.running.as_ref().filter(|_| wanted) {
+            kernel.learn_orc();
+        }
+    }
+
+    /// Locates the kernel's tasks, and publishes them and its ORC tables to the hit path where that
+    /// lacks them: another reader of the kernel may have found them first.
+    pub(crate) fn inform_hits(&self, guest: &dyn Guest) {
+        let Some(kernel) = &self.kernel.running else { return };
+        kernel.learn_tasks(guest.vcpus());
+        let table = self.hits.table.load();
+        if table.tasks.is_some() != kernel.tasks().is_some()
+            || table.orc.is_some() != kernel.orc().is_some()
+        {
+            self.publish(guest);
+        }
     }
 
     /// Drops the guest's state: its memory is void, because it is booted again. No vCPU runs in it.

@@ -107,10 +107,10 @@ impl Engine {
         if !probe.has_arguments() {
             control.learn_arguments(&kernel, &probe, &nowhere())?;
         }
-        kernel.learn_tasks(self.guest.vcpus());
         if probe.actions.contains(&Action::Stack) {
             kernel.learn_orc();
         }
+        control.inform_hits(self.guest.as_ref());
         let lost = missed.saturating_mul(self.guest.vcpus().into());
         probe.counters.hits.fetch_add(lost, Ordering::Relaxed);
         probe.counters.lost.fetch_add(lost, Ordering::Relaxed);

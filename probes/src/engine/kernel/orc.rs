@@ -42,22 +42,21 @@ impl OrcCache {
         self.tables.get()?.as_ref()
     }
 
-    /// Reads the tables. Returns true if this call loaded them.
-    pub(crate) fn learn(&self, read: impl FnOnce() -> Result<OrcTables, NoTables>) -> bool {
+    /// Reads the tables.
+    pub(crate) fn learn(&self, read: impl FnOnce() -> Result<OrcTables, NoTables>) {
         if self.tables.get().is_some() {
-            return false;
+            return;
         }
         match read() {
             Ok(tables) => {
                 tracing::debug!(entries = tables.len(), layout = ?tables.layout(), "ORC tables");
-                self.tables.set(Some(Arc::new(tables))).is_ok()
+                let _ = self.tables.set(Some(Arc::new(tables)));
             }
             Err(error) => {
                 tracing::debug!(%error, "back-traces use frame pointers");
                 if !error.may_pass() || self.failed.fetch_add(1, Ordering::Relaxed) >= TRIES {
                     let _ = self.tables.set(None);
                 }
-                false
             }
         }
     }

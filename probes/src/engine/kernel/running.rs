@@ -347,17 +347,14 @@ impl Kernel {
         self.tasks.get()
     }
 
-    /// Locates its tasks, if its phase allows. Returns true if this call found them.
-    pub(crate) fn learn_tasks(&self, vcpus: u8) -> bool {
+    /// Locates its tasks, if its phase allows.
+    pub(crate) fn learn_tasks(&self, vcpus: u8) {
         if !self.has_booted() || self.tasks.get().is_some() {
-            return false;
+            return;
         }
         match self.find_tasks(vcpus) {
-            Ok(tasks) => self.tasks.set(tasks).is_ok(),
-            Err(error) => {
-                tracing::debug!(%error, "events do not name tasks");
-                false
-            }
+            Ok(tasks) => drop(self.tasks.set(tasks)),
+            Err(error) => tracing::debug!(%error, "events do not name tasks"),
         }
     }
 
@@ -402,11 +399,10 @@ impl Kernel {
         self.orc.tables()
     }
 
-    /// Reads its ORC tables, unless a repeated attempt would give the same. Returns true if this
-    /// call loaded them.
-    pub(crate) fn learn_orc(&self) -> bool {
+    /// Reads its ORC tables, unless a repeated attempt would give the same.
+    pub(crate) fn learn_orc(&self) {
         self.orc
-            .learn(|| Ok(OrcTables::read(&self.memory(), &self.symbols, self.banner()?.version)?))
+            .learn(|| Ok(OrcTables::read(&self.memory(), &self.symbols, self.banner()?.version)?));
     }
 
     /// The kernel's special treatment of the instruction at `at`, if it forbids a probe.

@@ -3,8 +3,9 @@
 use super::*;
 use crate::Selection;
 use crate::definition::{Action, ReturnMode};
-use crate::engine::{Frame, KeptProbes};
+use crate::engine::{Frame, KeptProbes, NewSampler};
 use crate::error::ProbeError;
+use crate::events::{Consumer, HitConsumer, MemoryAtHit, RecordedHit};
 
 const BANNER: Gva = Gva(0xffff_ffff_8111_8000);
 const ORC_IPS: Gva = Gva(0xffff_ffff_8111_9000);
@@ -12,6 +13,17 @@ const ORC_ENTRIES: Gva = Gva(0xffff_ffff_8111_a000);
 /// Kernel code, and 64-bit code of user mode.
 const KERNEL_CS: u16 = 0x10;
 const USER_CS: u16 = 0x33;
+
+/// A consumer that drops its hits.
+struct Unread;
+
+impl HitConsumer for Unread {
+    fn take(&self, _: usize, _: RecordedHit) {}
+
+    fn take_at_hit(&self, _: usize, _: RecordedHit, _: &mut dyn MemoryAtHit) -> Option<u64> {
+        None
+    }
+}
 
 impl Fake {
     /// Has the kernel call itself Linux 6.1, and have ORC tables: `work` and `caller` return by
@@ -36,6 +48,14 @@ impl Fake {
         fake.store_u64(gpa(STACK), RETURN_SITE.0);
         fake.store_u64(gpa(STACK.wrapping_add(8)), FAR_OFF.0 + 3);
         fake
+    }
+
+    /// Has its ORC tables as before the kernel sorted them. Returns the sorted bytes, of `ORC_IPS`.
+    fn unsort_orc(&self) -> [u8; 4] {
+        let mut sorted = [0; 4];
+        self.guest.ram.read(gpa(ORC_IPS), &mut sorted).unwrap();
+        self.write(ORC_IPS, &0x100_0000_i32.to_le_bytes());
+        sorted
     }
 
     fn trace(&self, line: &str, return_mode: ReturnMode) {
@@ -97,20 +117,32 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
     assert_eq!(fake.traced("entry"), ["work+0x0", "caller+0x5"], "by frame pointers");
     assert_eq!(fake.engine.running_kernel().banner, None, "it has none");
     let fake = Fake::with_orc();
-    // The kernel has not sorted them yet.
-    let mut first = [0; 4];
-    fake.guest.ram.read(gpa(ORC_IPS), &mut first).unwrap();
-    fake.write(ORC_IPS, &0x100_0000_i32.to_le_bytes());
+    let sorted = fake.unsort_orc();
     fake.trace("p:entry work", ReturnMode::Trampoline);
     fake.run(WORK);
     assert_eq!(fake.traced("entry"), ["work+0x0", "caller+0x5"]);
-    fake.write(ORC_IPS, &first);
+    fake.write(ORC_IPS, &sorted);
     fake.engine.patrol();
     fake.trace("p:inside work+1", ReturnMode::Trampoline);
     let sp = Gva(STACK.0 - 8);
     fake.run_on(WORK.wrapping_add(1), sp);
     assert_eq!(fake.traced("inside"), ["work+0x1", "caller+0x5", "far_off+0x3"]);
     assert_eq!(fake.engine.running_kernel().banner.unwrap().version.to_string(), "6.1.0");
+}
+
+#[test]
+fn hits_have_the_tables_that_a_sample_loaded() {
+    let fake = Fake::with_orc();
+    let sorted = fake.unsort_orc();
+    fake.trace("p:entry work", ReturnMode::Trampoline);
+    let (to, group, event) = (Arc::new(Unread), "g".to_owned(), "s".to_owned());
+    let consumer = Consumer { to, probe: 0, at_hit: false, user_stack: false };
+    let sampler = NewSampler { group, event, args: Vec::new(), stack: true, consumer };
+    let id = fake.engine.add_sampler(sampler).unwrap();
+    fake.write(ORC_IPS, &sorted);
+    fake.engine.sample(id, 0).unwrap();
+    fake.run(WORK);
+    assert_eq!(fake.traced("entry"), ["work+0x0", "caller+0x5", "far_off+0x3"]);
 }
 
 #[test]
