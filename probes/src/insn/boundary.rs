@@ -7,7 +7,7 @@ use exoprobe_guest::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 
-use super::decode::decode;
+use super::decode::Instructions;
 
 /// The reason why an address is not known to start an instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -68,7 +68,6 @@ pub fn check_boundary(
         return Err(BoundaryError::OutsideFunction { start: function_start, end });
     }
     let insns = decode_up_to(function_start, function_bytes, offset)?;
-    check_branches(function_start, function_bytes, &insns)?;
     match insns.last() {
         Some(last) if target.0 != last.next_ip() => Err(BoundaryError::Inside {
             insn_start: Gva(last.ip()),
@@ -84,25 +83,35 @@ fn length(insn: &Instruction) -> u8 {
     u8::try_from(insn.len()).unwrap_or(u8::MAX)
 }
 
-/// The instructions that start before `offset`; the last one may extend beyond it.
+/// The instructions that start before `offset`; the last one may extend beyond it. The direct
+/// branches of the whole function must agree with them.
 fn decode_up_to(
     start: Gva,
     bytes: &[u8],
     offset: usize,
 ) -> Result<Vec<Instruction>, BoundaryError> {
     let mut insns: Vec<Instruction> = Vec::new();
+    let mut branches = Vec::new();
     let mut position = 0;
-    while position < offset {
-        let at = start.wrapping_add(position as u64);
-        let undecodable = BoundaryError::Undecodable { at };
-        let Ok(decoded) = decode(&bytes[position..], at) else { return Err(undecodable) };
-        let insn = decoded.insn;
-        if insn.mnemonic() == Mnemonic::Int3 && !insns.last().is_some_and(never_falls_through) {
-            return Err(undecodable);
-        }
-        position += insn.len();
-        insns.push(insn);
+    if offset == 0 {
+        return Ok(insns);
     }
+    for decoded in Instructions::new(bytes, start) {
+        if position < offset {
+            let at = start.wrapping_add(position as u64);
+            let insn = decoded.map_err(|_| BoundaryError::Undecodable { at })?;
+            if insn.mnemonic() == Mnemonic::Int3 && !insns.last().is_some_and(never_falls_through) {
+                return Err(BoundaryError::Undecodable { at });
+            }
+            insns.push(insn);
+        }
+        // After the decoded part this only collects evidence, so the first uncertain instruction
+        // ends it.
+        let Ok(insn) = decoded else { break };
+        branches.push(insn.near_branch_target());
+        position += insn.len();
+    }
+    check_branches(&insns, branches)?;
     Ok(insns)
 }
 
@@ -117,20 +126,10 @@ fn never_falls_through(insn: &Instruction) -> bool {
     ) || insn.mnemonic() == Mnemonic::Int3
 }
 
-/// Cross-checks the decoded `insns` with the direct branches of the whole function: a branch into
-/// the middle of one, or to an int3 taken for padding, shows that decoding went astray.
-fn check_branches(start: Gva, bytes: &[u8], insns: &[Instruction]) -> Result<(), BoundaryError> {
-    let mut position = 0;
-    while position < bytes.len() {
-        let at = start.wrapping_add(position as u64);
-        // After the decoded part this only collects evidence, so the first uncertain instruction
-        // ends it.
-        let Ok(decoded) = decode(&bytes[position..], at) else { break };
-        position += decoded.insn.len();
-        let to = decoded.insn.near_branch_target();
-        if to == 0 {
-            continue;
-        }
+/// Cross-checks the decoded `insns` with the targets of branches (0: none): a branch into the
+/// middle of one, or to an int3 taken for padding, shows that decoding went astray.
+fn check_branches(insns: &[Instruction], branches: Vec<u64>) -> Result<(), BoundaryError> {
+    for to in branches {
         let index = insns.partition_point(|insn| insn.ip() <= to);
         let Some(hit) = index.checked_sub(1).map(|i| &insns[i]) else { continue };
         let inside = to > hit.ip() && to < hit.next_ip();

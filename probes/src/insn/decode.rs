@@ -27,24 +27,52 @@ pub(super) struct Decoded {
 
 /// Decodes the instruction at the start of `bytes` as it runs at `at`.
 pub(super) fn decode(bytes: &[u8], at: Gva) -> Result<Decoded, DecodeError> {
-    let intel = decode_as(bytes, at, DecoderOptions::NONE)?;
-    // With an operand-size prefix a near branch is 16 bits wide on AMD and not on Intel (SDM
-    // vol. 2, JMP and CALL; APM vol. 3, 1.2.2), UD0 has no ModRM byte on AMD, and so on. Which
-    // vendor the guest runs on can even change with migration.
-    let amd = decode_as(bytes, at, DecoderOptions::AMD)?;
-    if intel.insn != amd.insn || intel.insn.len() != amd.insn.len() {
-        return Err(DecodeError::VendorDependent);
-    }
-    Ok(intel)
+    let mut insns = Instructions::new(bytes, at);
+    let insn = insns.decode()?;
+    Ok(Decoded { insn, offsets: insns.intel.get_constant_offsets(&insn) })
 }
 
-fn decode_as(bytes: &[u8], at: Gva, options: u32) -> Result<Decoded, DecodeError> {
-    let window = &bytes[..bytes.len().min(MAX_INSN_LEN)];
-    let mut decoder = Decoder::with_ip(64, window, at.0, options);
+/// The instructions of some bytes, one after the other, up to the first error.
+pub(super) struct Instructions<'a> {
+    intel: Decoder<'a>,
+    amd: Decoder<'a>,
+}
+
+impl<'a> Instructions<'a> {
+    /// Begins at the start of `bytes`, which run at `at`.
+    pub(super) fn new(bytes: &'a [u8], at: Gva) -> Self {
+        let [intel, amd] = [DecoderOptions::NONE, DecoderOptions::AMD]
+            .map(|options| Decoder::with_ip(64, bytes, at.0, options));
+        Self { intel, amd }
+    }
+
+    fn decode(&mut self) -> Result<Instruction, DecodeError> {
+        let intel = decode_next(&mut self.intel)?;
+        // With an operand-size prefix a near branch is 16 bits wide on AMD and not on Intel (SDM
+        // vol. 2, JMP and CALL; APM vol. 3, 1.2.2), UD0 has no ModRM byte on AMD, and so on. Which
+        // vendor the guest runs on can even change with migration.
+        let amd = decode_next(&mut self.amd)?;
+        if intel != amd || intel.len() != amd.len() {
+            return Err(DecodeError::VendorDependent);
+        }
+        Ok(intel)
+    }
+}
+
+impl Iterator for Instructions<'_> {
+    type Item = Result<Instruction, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.intel.can_decode().then(|| self.decode())
+    }
+}
+
+fn decode_next(decoder: &mut Decoder<'_>) -> Result<Instruction, DecodeError> {
+    let left = decoder.max_position() - decoder.position();
     let insn = decoder.decode();
     match decoder.last_error() {
-        DecoderError::None => Ok(Decoded { insn, offsets: decoder.get_constant_offsets(&insn) }),
-        DecoderError::NoMoreBytes if window.len() < MAX_INSN_LEN => Err(DecodeError::Truncated),
+        DecoderError::None => Ok(insn),
+        DecoderError::NoMoreBytes if left < MAX_INSN_LEN => Err(DecodeError::Truncated),
         _ => Err(DecodeError::Invalid),
     }
 }
