@@ -54,10 +54,6 @@ pub(crate) fn bochs() -> Result<PathBuf, LabError> {
     Ok(PathBuf::from(program.trim_end()))
 }
 
-/// Tools of functions that the tiny guests do not have.
-const BPFTRACE_TOOLS: [&str; 6] =
-    ["biolatency", "biosnoop", "biostacks", "mdflush", "swapin", "xfsdist"];
-
 /// The kernel of a package of Debian's, of the version that apt offers, and the modules that its
 /// virtio devices need; kept in the cache.
 pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2], LabError> {
@@ -68,19 +64,22 @@ pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2
     Ok([("guest/out/stock/bzImage", kernel), ("guest/out/stock/modules.cpio", modules)])
 }
 
-/// Debian's tools for scripts over its kernel, from where the package bpftrace has them.
+/// The tools of Debian's package bpftrace, each where the package has it.
 ///
 /// # Errors
-/// [`LabError::Package`].
+/// [`LabError::Package`] without that package.
 pub(crate) fn bpftrace_tools() -> Result<Vec<(String, PathBuf)>, LabError> {
-    let tool = |name: &&str| {
-        let path = PathBuf::from(format!("/usr/sbin/{name}.bt"));
-        match path.metadata() {
-            Ok(_) => Ok((format!("guest/out/stock/tools/{name}.bt"), path)),
-            Err(source) => Err(LabError::Package { path, source }),
-        }
-    };
-    BPFTRACE_TOOLS.iter().map(tool).collect()
+    let folder = Path::new("/usr/sbin");
+    let entries = folder.read_dir().map_err(at(folder))?;
+    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut tools = paths.map_err(at(folder))?;
+    tools.retain(|path| path.extension().is_some_and(|extension| extension == "bt"));
+    if tools.is_empty() {
+        let (path, source) = (folder.join("opensnoop.bt"), std::io::ErrorKind::NotFound.into());
+        return Err(LabError::Package { path, source });
+    }
+    let name = |path: &Path| path.display().to_string().trim_start_matches('/').to_owned();
+    Ok(tools.into_iter().map(|path| (name(&path), path)).collect())
 }
 
 /// Builds programs in one go, as `make test` does: for the same target, with the features of the

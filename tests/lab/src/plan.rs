@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_APT, NO_BPFTRACE_TOOLS, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE,
-    NO_HUGE_PAGES, NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PERF, NO_PYTHON, NO_SHELL,
-    NO_STUNNEL, NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_TRACE_CMD, NO_USER_NAMESPACES, PART_ENV,
-    PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_APT, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES,
+    NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PERF, NO_PYTHON, NO_SHELL, NO_STUNNEL,
+    NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_TRACE_CMD, NO_USER_NAMESPACES, PART_ENV, PROGRESS_ENV,
+    REPORT_ENV,
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -244,7 +244,6 @@ impl Plan {
         let is_elsewhere = matches!(
             reason,
             ONCE | NO_APT
-                | NO_BPFTRACE_TOOLS
                 | NO_CGROUP
                 | NO_DEBIAN_IMAGE
                 | NO_DEBUG_INFO
@@ -348,10 +347,12 @@ impl Run {
             return Ok(contents);
         }
         artifacts::guest_files()?.into_iter().for_each(|(name, path)| add(name, path));
+        if self.has_tests() {
+            artifacts::bpftrace_tools()?.into_iter().for_each(|(name, path)| add(&name, path));
+        }
         if let Guests::Stock(package) = self.guests {
             let files = artifacts::debian_kernel(package)?;
             files.into_iter().for_each(|(name, path)| add(name, path));
-            artifacts::bpftrace_tools()?.into_iter().for_each(|(name, path)| add(&name, path));
         }
         Ok(contents)
     }

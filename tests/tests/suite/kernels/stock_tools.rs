@@ -2,10 +2,10 @@
 //! functions that the tiny guests do not have.
 
 use exoprobe::DrivenScript;
-use exoprobe_tests::{TestGuest, guest_file};
+use exoprobe_tests::TestGuest;
 
 fn start(guest: &TestGuest, tool: &str) -> Result<DrivenScript, String> {
-    let text = std::fs::read_to_string(guest_file(&format!("stock/tools/{tool}.bt"))).unwrap();
+    let text = std::fs::read_to_string(format!("/usr/sbin/{tool}.bt")).unwrap();
     DrivenScript::start(&guest.engine, &text)
 }
 

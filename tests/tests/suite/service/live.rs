@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_paused_guest_has_no_samples,
     samples_and_hits_are_in_order_of_time,
     too_many_samples_are_refused needs [Kvm, Repeat],
-    debians_samplers_run_as_they_are needs [Kvm, BpftraceTools],
+    debians_samplers_run_as_they_are needs [Kvm, BpftraceTools, Repeat],
     a_hit_has_the_users_stack_and_the_control_group needs [Kvm, Repeat],
     a_script_goes_on_over_a_reboot needs [Kvm, QuickKernel],
     what_a_script_names_by_address_follows_the_kernel needs [Kvm, QuickKernel],

@@ -23,7 +23,7 @@ pub(crate) const CASES: &[Case] = cases![
     an_optimized_probe_stays_so_and_counts_each_call(vcpus),
     hits_of_a_script_take_no_exit,
     hits_of_five_hundred_functions_are_all_counted needs [Kvm, Repeat],
-    debians_tools_run_as_they_are needs [Kvm, BpftraceTools],
+    debians_tools_run_as_they_are needs [Kvm, BpftraceTools, Repeat],
 ];
 
 fn list(service: &Service, what: &[&str]) -> Vec<Value> {

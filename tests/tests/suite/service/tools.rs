@@ -11,13 +11,13 @@ use crate::support::devices::Sides;
 use crate::support::histograms::sum;
 
 pub(crate) const CASES: &[Case] = cases![
-    each_system_call_has_a_row needs [Kvm, BpftraceTools],
-    each_lookup_of_a_name_has_a_row needs [Kvm, BpftraceTools],
-    each_connection_and_message_has_a_row needs [Kvm, BpftraceTools],
-    each_syn_that_is_sent_again_has_a_row needs [Kvm, BpftraceTools],
-    a_task_that_is_killed_for_its_memory_has_a_row needs [Kvm, BpftraceTools],
-    functions_that_the_kernel_has_not_are_named needs [Kvm, BpftraceTools],
-    probes_that_are_not_served_are_named needs [Kvm, BpftraceTools],
+    each_system_call_has_a_row needs [Kvm, BpftraceTools, Repeat],
+    each_lookup_of_a_name_has_a_row needs [Kvm, BpftraceTools, Repeat],
+    each_connection_and_message_has_a_row needs [Kvm, BpftraceTools, QuickKernel],
+    each_syn_that_is_sent_again_has_a_row needs [Kvm, BpftraceTools, QuickKernel],
+    a_task_that_is_killed_for_its_memory_has_a_row needs [Kvm, BpftraceTools, QuickKernel],
+    functions_that_the_kernel_has_not_are_named needs [Kvm, BpftraceTools, Repeat],
+    probes_that_are_not_served_are_named needs [Kvm, BpftraceTools, Repeat],
 ];
 
 /// Tools that are refused for a probe, and a part of the error.
