@@ -84,11 +84,11 @@ else
 # The steps of `make test` are kept here, with their times.
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
-# Two rounds of two lanes: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
+# Lanes side by side: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
 test: begin setup-lab setup-miri  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
 	@$(LANES) '$(QUIETLY) lint programs' 'nice $(QUIETLY) guest guest-6.12 lab-parts'
 	@rm -f target/tests/*.jsonl; status=0; \
-	$(LANES) '$(QUIETLY) --keep-going unit-tests miri host-tests' '$(QUIETLY) lab-tests' || status=1; \
+	$(LANES) '$(QUIETLY) --keep-going unit-tests miri' '$(QUIETLY) host-tests' '$(QUIETLY) lab-tests' || status=1; \
 	echo '== where the time went'; $(LAB) times $(STEPS) $(REPORTS) || status=1; \
 	echo '== what ran where'; $(LAB) places $(REPORTS) || status=1; \
 	exit $$status
