@@ -10,7 +10,7 @@ LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
 LANES := scripts/side-by-side.sh
 QUIETLY := $(MAKE) --no-print-directory
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint setup-miri miri fuzz hostile release bench bench-disk bench-stops counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress loaded stress-lab lint setup-miri miri fuzz hostile release bench bench-disk bench-stops counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,9 @@ lab-kernels: guest guest-6.12 setup-lab programs  ## each kernel of Debian 12 as
 
 stress: guest programs  ## ten minutes of probes that come and go at random
 	EXOPROBE_STRESS_SECONDS=600 $(END_TO_END) stress::
+
+loaded:  ## `make test` TIMES (10) in a row, beside a busy loop on each CPU: 25 minutes each
+	@scripts/loaded.sh $(or $(TIMES),10)
 
 stress-lab: guest guest-6.12 setup-lab programs  ## the same in the lab, on two CPUs with a slow clock
 	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
