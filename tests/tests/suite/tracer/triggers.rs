@@ -131,8 +131,13 @@ fn an_event_is_shown_from_the_hit_of_another_on() {
     append(&service, EVENTS, "p:fork kernel_clone");
     append(&service, "events/kprobes/on/trigger", "enable_event:kprobes:w");
     append(&service, "events/kprobes/on/trigger", "enable_hist:kprobes:fork:1 if nr == 39");
-    append(&service, "events/kprobes/fork/trigger", "disable_event:kprobes:w:1");
-    append(&service, "events/kprobes/fork/trigger", "hist:keys=common_pid:pause");
+    // The kernel's own threads fork as well.
+    append(&service, "events/kprobes/fork/trigger", "disable_event:kprobes:w:1 if common_pid == 1");
+    append(
+        &service,
+        "events/kprobes/fork/trigger",
+        "hist:keys=common_pid:pause if common_pid == 1",
+    );
     replace(&service, "events/kprobes/w/filter", "len == 1");
     let enabled = || cat(&service, "events/kprobes/w/enable");
     assert_eq!(enabled(), "0*\n");
@@ -149,7 +154,7 @@ fn an_event_is_shown_from_the_hit_of_another_on() {
     let hist = cat(&service, "events/kprobes/fork/hist");
     assert_eq!(total(&hist, "Hits:"), 3, "{hist}");
     let line = cat(&service, "events/kprobes/fork/trigger");
-    assert!(line.contains("disable_event:kprobes:w:count=0\n"), "{line}");
+    assert!(line.contains("disable_event:kprobes:w:count=0 if common_pid == 1\n"), "{line}");
     let books = status(&service, "w");
     let book = |name: &str| books[name].as_u64().unwrap();
     assert_eq!(book("hits"), book("recorded") + book("filtered") + book("lost"), "{books}");
