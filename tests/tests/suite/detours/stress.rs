@@ -21,7 +21,7 @@ use exoprobe_vmm::VmState;
 pub(crate) const CASES: &[Case] = cases![probes_of_all_kinds_come_and_go_and_those_left_alone_count_all needs [Kvm, Smp, ContendedLocks]];
 
 /// Unless [`STRESS_SECONDS_ENV`] says otherwise.
-const SECONDS: u64 = 10;
+const SECONDS: u64 = 20;
 /// The number to start from, as an earlier run printed it.
 const SEED_ENV: &str = "EXOPROBE_STRESS_SEED";
 /// Probes at a time, besides those that are left alone.

@@ -7,14 +7,12 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 
 pub(crate) const CASES: &[Case] = cases![
-    traps_scheduler_and_timer_are_probed_and_count needs [Kvm, QuickKernel, Smp],
-    every_instruction_of_the_kernels_entries_that_is_taken_counts needs [Kvm, QuickKernel, Smp],
+    traps_scheduler_and_timer_are_probed_and_count(vcpus) needs [Kvm, QuickKernel],
+    every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus) needs [Kvm, QuickKernel],
     the_handler_of_the_guests_own_breakpoints_is_probed(vcpus) needs [Kvm, OwnBreakpoint],
     all_that_is_blacklisted_is_refused_for_the_reason_that_is_listed(vcpus),
 ];
 
-/// With one alone nothing runs that does not run with two, and these cases are the lab's longest.
-const VCPUS: u8 = 2;
 /// Every instruction of these is probed: the handlers of traps, the scheduler, the timer.
 const HANDLERS: [&str; 22] = [
     "exc_page_fault",
@@ -55,15 +53,15 @@ const ENTRIES: [&str; 9] = [
     "queued_spin_lock_slowpath",
 ];
 
-fn work_of_all_kinds(guest: &TestGuest) {
+fn work_of_all_kinds(guest: &TestGuest, vcpus: u8) {
     assert_eq!(guest.work("getpid 20"), 20);
     assert_eq!(guest.work("open /dev/null 5"), 5);
     assert_eq!(guest.work("write 5"), 5);
     assert_eq!(guest.work("fork 2"), 2);
     assert_eq!(guest.work("mmap 10"), 10);
     assert!(guest.work("sleep 20") >= 20);
-    assert_eq!(guest.work(&format!("par {} getpid 20", 2 * VCPUS)), 40 * u64::from(VCPUS));
-    assert_eq!(guest.work(&format!("par {} mmap 5", 2 * VCPUS)), 10 * u64::from(VCPUS));
+    assert_eq!(guest.work(&format!("par {} getpid 20", 2 * vcpus)), 40 * u64::from(vcpus));
+    assert_eq!(guest.work(&format!("par {} mmap 5", 2 * vcpus)), 10 * u64::from(vcpus));
 }
 
 /// Pairs of probes that come one after the other.
@@ -79,17 +77,17 @@ fn hits_of(guest: &TestGuest, pairs: &Pairs<'_>) -> Vec<u64> {
 
 /// As many hits of the one as of the other since `before`, but for what each vCPU was in the middle
 /// of.
-fn assert_paired(guest: &TestGuest, before: &[u64], pairs: &Pairs<'_>) {
+fn assert_paired(guest: &TestGuest, before: &[u64], pairs: &Pairs<'_>, vcpus: u8) {
     let after = hits_of(guest, pairs);
     let added: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
     for (pair, added) in pairs.iter().zip(added.chunks_exact(2)) {
         assert!(added[0] > 0, "{pair:?} {added:?}");
-        assert!(added[0].abs_diff(added[1]) <= 2 * u64::from(VCPUS), "{pair:?} {added:?}");
+        assert!(added[0].abs_diff(added[1]) <= 2 * u64::from(vcpus), "{pair:?} {added:?}");
     }
 }
 
-fn traps_scheduler_and_timer_are_probed_and_count() {
-    let guest = TestGuest::restored(VCPUS);
+fn traps_scheduler_and_timer_are_probed_and_count(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     guest.probe("p:getpid __x64_sys_getpid");
     let taken = guest.probe_each_instruction(HANDLERS);
     for function in ENTRIES {
@@ -109,10 +107,10 @@ fn traps_scheduler_and_timer_are_probed_and_count() {
         ["ret_from_fork_0", "schedule_tail_0"],
     ];
     let before = hits_of(&guest, &pairs);
-    work_of_all_kinds(&guest);
-    assert_eq!(guest.hits("getpid"), 20 + 40 * u64::from(VCPUS));
-    assert_paired(&guest, &before, &pairs);
-    assert!(guest.hits("exc_page_fault_0") >= 10 * u64::from(1 + VCPUS), "one a mapped page");
+    work_of_all_kinds(&guest, vcpus);
+    assert_eq!(guest.hits("getpid"), 20 + 40 * u64::from(vcpus));
+    assert_paired(&guest, &before, &pairs, vcpus);
+    assert!(guest.hits("exc_page_fault_0") >= 10 * u64::from(1 + vcpus), "one a mapped page");
     let hit = taken.iter().filter(|(event, _)| guest.hits(event) > 0).count();
     assert!(hit > 500, "only {hit} of {} instructions were hit", taken.len());
     guest.assert_unharmed();
@@ -130,8 +128,8 @@ fn entry_functions() -> Vec<String> {
     own.map(|symbol| symbol.name.to_owned()).collect()
 }
 
-fn every_instruction_of_the_kernels_entries_that_is_taken_counts() {
-    let guest = TestGuest::restored(VCPUS);
+fn every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     let taken = guest.probe_each_instruction(entry_functions());
     guest.probe("p:syscall do_syscall_64");
     assert!(taken.len() > 300, "only {} instructions were taken", taken.len());
@@ -142,8 +140,8 @@ fn every_instruction_of_the_kernels_entries_that_is_taken_counts() {
     let pairs: Vec<[&str; 2]> = line.map(|(event, _)| [event.as_str(), "syscall"]).collect();
     assert!(pairs.len() > 30, "{pairs:?}");
     let before = hits_of(&guest, &pairs);
-    work_of_all_kinds(&guest);
-    assert_paired(&guest, &before, &pairs);
+    work_of_all_kinds(&guest, vcpus);
+    assert_paired(&guest, &before, &pairs, vcpus);
     assert!(guest.hits("syscall") > 100);
     guest.assert_unharmed();
     guest.engine.unregister(Selection::all()).unwrap();
