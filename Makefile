@@ -8,7 +8,6 @@ PROGRAMS := target/$(TARGET)/debug
 END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
 LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
-LANES := scripts/side-by-side.sh
 QUIETLY := $(MAKE) --no-print-directory
 .PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress loaded stress-lab lint setup-miri miri fuzz hostile release bench bench-disk bench-stops counts openapi clean
 
@@ -62,7 +61,7 @@ lint: setup  ## formatting, lints, circles of files and long comments, as CI wan
 	$(TIMED) "lints: dependencies" scripts/deny.sh
 	$(TIMED) "lints: clippy" $(STATIC) cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(TIMED) "lints: clippy of the end-to-end tests" $(STATIC) cargo clippy --locked --workspace --test integration -- -D warnings
-	$(TIMED) "lints: documentation" $(STATIC) RUSTDOCFLAGS="-Dwarnings -Ctarget-feature=+crt-static" cargo doc --quiet --no-deps --locked --workspace
+	$(TIMED) "lints: documentation" $(STATIC) RUSTDOCFLAGS="-Dwarnings -Ctarget-feature=+crt-static" cargo doc --quiet --no-deps --locked --workspace --lib --bins --examples
 	$(STATIC) cargo build --quiet --locked --workspace --bin circles
 	$(PROGRAMS)/circles
 	@scripts/comment-width.sh
@@ -84,15 +83,36 @@ else
 # The steps of `make test` are kept here, with their times.
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
-# Lanes side by side: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
-test: begin setup-lab setup-miri  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
-	@$(LANES) '$(QUIETLY) lint programs' 'nice $(QUIETLY) guest guest-6.12 lab-parts'
+test: begin setup-lab  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
 	@rm -f target/tests/*.jsonl; status=0; \
-	$(LANES) '$(QUIETLY) --keep-going unit-tests miri' '$(QUIETLY) host-tests' '$(QUIETLY) lab-tests' || status=1; \
+	$(QUIETLY) --jobs --keep-going $(LANES) || status=1; \
+	if ! compgen -G 'target/tests/*.jsonl' >/dev/null; then echo 'make test: failed before its tests began: see above' >&2; exit 1; fi; \
 	echo '== where the time went'; $(LAB) times $(STEPS) $(REPORTS) || status=1; \
 	echo '== what ran where'; $(LAB) places $(REPORTS) || status=1; \
 	exit $$status
 endif
+
+# Lanes, each begun when those are done that it needs: a lane that waits (for the last file of a build, for a guest)
+# leaves its CPU to the others.
+LANES := lane-units lane-miri lane-host lane-lab
+ALONE = @MAKEFLAGS= $(QUIETLY)
+.PHONY: $(LANES) lane-programs lane-guest lane-parts lane-rust
+lane-programs:
+	$(ALONE) lint programs
+lane-guest:
+	@MAKEFLAGS= nice $(QUIETLY) guest
+lane-parts: lane-guest
+	@MAKEFLAGS= nice $(QUIETLY) guest-6.12 lab-parts
+lane-rust:
+	@MAKEFLAGS= nice $(QUIETLY) setup-miri
+lane-units: lane-programs lane-guest
+	$(ALONE) --keep-going unit-tests
+lane-miri: lane-programs lane-rust
+	$(ALONE) miri
+lane-host: lane-programs lane-parts
+	$(ALONE) host-tests
+lane-lab: lane-programs lane-parts
+	$(ALONE) lab-tests
 
 unit-tests:
 	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace
