@@ -13,6 +13,8 @@ scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=debian-kernel
 # shellcheck source=scripts/cache.sh
 . "$scripts/cache.sh"
+# shellcheck source=scripts/apt.sh
+. "$scripts/apt.sh"
 # shellcheck source=scripts/newc.sh
 . "$scripts/newc.sh"
 
@@ -22,10 +24,10 @@ modules=(virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_p
     virtio-rng crc32c_generic libcrc32c xfs md-mod exoprobe_live)
 
 # The package that has the kernel, and its version.
-depends=$(apt-cache depends --important "$1")
+depends=$(apt_cache depends --important "$1")
 package=$(sed -n '/^ *Depends: linux-image-[0-9]/{s/^ *Depends: //p;q}' <<<"$depends")
 [[ -n $package ]] || die "apt knows no kernel of $1; try: sudo apt-get update"
-version=$(apt-cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
+version=$(apt_cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
 [[ -n $version ]] || die "apt knows no version of $package; try: sudo apt-get update"
 live_patch=$scripts/../tests/livepatch
 key=${package}_${version}_$(cat "$scripts/debian-kernel.sh" "$scripts/newc.sh" "$live_patch"/* | short_hash)
@@ -44,7 +46,7 @@ unpack() {
 # Builds the live patch for the kernel, in folder $1, and moves it to folder $2.
 build_live_patch() {
     local tree=$1 headers=${package/linux-image/linux-headers} needed
-    mapfile -t needed < <(apt-cache depends --important "$headers" |
+    mapfile -t needed < <(apt_cache depends --important "$headers" |
         sed -nE 's/^ *Depends: (linux-(headers|kbuild)-)/\1/p')
     mkdir "$tree" && unpack "$tree" "$headers" "${needed[@]}" || return
     sed -i "s|/usr/src/|$tree/usr/src/|" "$tree/usr/src/$headers/Makefile" || return

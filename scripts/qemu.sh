@@ -13,6 +13,8 @@ scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=qemu
 # shellcheck source=scripts/cache.sh
 . "$scripts/cache.sh"
+# shellcheck source=scripts/apt.sh
+. "$scripts/apt.sh"
 
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/qemu
 program=qemu-system-x86_64
@@ -21,7 +23,7 @@ emulator=accel-tcg-x86_64.so
 # Those that `-machine pc -nodefaults -vga none -kernel` loads.
 firmware=(bios-256k.bin kvmvapic.bin linuxboot_dma.bin)
 
-version=$(apt-cache show --no-all-versions qemu-system-x86 | sed -n 's/^Version: //p')
+version=$(apt_cache show --no-all-versions qemu-system-x86 | sed -n 's/^Version: //p')
 [[ -n $version ]] || die "apt knows no qemu-system-x86; try: sudo apt-get update"
 # Without the epoch, whose colon would end the folder in a library path.
 key=${version#*:}_$(short_hash <"$scripts/qemu.sh")

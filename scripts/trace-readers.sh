@@ -12,11 +12,13 @@ scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=trace-readers
 # shellcheck source=scripts/cache.sh
 . "$scripts/cache.sh"
+# shellcheck source=scripts/apt.sh
+. "$scripts/apt.sh"
 
 sources=$scripts/../tests/c
 packages=(libkshark2 libkshark-dev libtracecmd1 libtracefs1 libtraceevent1 libtraceevent-dev libjson-c5 libjson-c-dev)
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/trace-readers
-versions=$(apt-cache show --no-all-versions "${packages[@]}" | sed -n 's/^Version: //p')
+versions=$(apt_cache show --no-all-versions "${packages[@]}" | sed -n 's/^Version: //p')
 (($(wc -l <<<"$versions") == ${#packages[@]})) || die "apt knows not all of ${packages[*]}; try: sudo apt-get update"
 key=$({ echo "$versions"; cat "${BASH_SOURCE[0]}" "$sources"/*.c; } | short_hash)
 

@@ -70,6 +70,23 @@ fn without_a_network_miri_says_what_is_missing() {
 }
 
 #[test]
+fn apt_is_asked_with_an_index_that_is_kept_and_says_what_it_lacks() {
+    let apt = r#"case "$*" in *Dir::Cache::pkgcache=/*) ;; *) echo "no index: $*" >&2 ;; esac"#;
+    let scripts = [
+        &["scripts/qemu.sh"][..],
+        &["scripts/debian-kernel.sh", "linux-image-amd64"],
+        &["scripts/trace-readers.sh"],
+    ];
+    for script in scripts {
+        let (status, said) = run(script, &[("apt-cache", apt)]);
+        assert_eq!(status, Some(1), "{script:?}: {said}");
+        assert!(said.contains("apt knows no"), "{script:?}: {said}");
+        assert!(said.contains("sudo apt-get update"), "{script:?}: {said}");
+        assert!(!said.contains("no index"), "{script:?}: {said}");
+    }
+}
+
+#[test]
 fn without_the_right_to_install_the_line_to_run_is_printed() {
     let (status, said) =
         run(&["scripts/setup.sh"], &[("dpkg-query", "exit 1"), ("id", "echo 1000")]);
