@@ -93,26 +93,26 @@ test: begin setup-lab  ## lints and every test, here and in the lab (SUITE=hits:
 endif
 
 # Lanes, each begun when those are done that it needs: a lane that waits (for the last file of a build, for a guest)
-# leaves its CPU to the others.
+# leaves its CPU to the others. Within a lane targets are made one by one, without the jobs of the lanes.
 LANES := lane-units lane-miri lane-host lane-lab
-ALONE = @MAKEFLAGS= $(QUIETLY)
 .PHONY: $(LANES) lane-programs lane-guest lane-parts lane-rust
+ONE_BY_ONE := @MAKEFLAGS=
 lane-programs:
-	$(ALONE) lint programs
+	$(ONE_BY_ONE) $(QUIETLY) lint programs
 lane-guest:
-	@MAKEFLAGS= nice $(QUIETLY) guest
+	$(ONE_BY_ONE) nice $(QUIETLY) guest
 lane-parts: lane-guest
-	@MAKEFLAGS= nice $(QUIETLY) guest-6.12 lab-parts
+	$(ONE_BY_ONE) nice $(QUIETLY) guest-6.12 lab-parts
 lane-rust:
-	@MAKEFLAGS= nice $(QUIETLY) setup-miri
+	$(ONE_BY_ONE) nice $(QUIETLY) setup-miri
 lane-units: lane-programs lane-guest
-	$(ALONE) --keep-going unit-tests
+	$(ONE_BY_ONE) $(QUIETLY) unit-tests
 lane-miri: lane-programs lane-rust
-	$(ALONE) miri
+	$(ONE_BY_ONE) $(QUIETLY) miri
 lane-host: lane-programs lane-parts
-	$(ALONE) host-tests
+	$(ONE_BY_ONE) $(QUIETLY) host-tests
 lane-lab: lane-programs lane-parts
-	$(ALONE) lab-tests
+	$(ONE_BY_ONE) $(QUIETLY) lab-tests
 
 unit-tests:
 	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace

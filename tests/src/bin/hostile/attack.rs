@@ -153,6 +153,18 @@ pub(crate) fn check_alive(service: &Service, tally: &mut Tally) {
     }
 }
 
+/// Waits until something holds. Returns false if it does not within `patience`.
+pub(crate) fn holds_soon(patience: Duration, holds: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !holds() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
 /// Ends a service as a user does; it must end well.
 pub(crate) fn end(mut service: Service, tally: &mut Tally) {
     let connects = UnixStream::connect(service.socket()).is_ok();

@@ -15,7 +15,7 @@ use iced_x86::code_asm::{
     CodeAssembler, eax, edx, qword_ptr, r12, r12d, rax, rbx, rdi, rdx, rsi, rsp,
 };
 
-use crate::attack::{Ground, LOG_MAX, Tally, ask, check_alive, end};
+use crate::attack::{Ground, LOG_MAX, Tally, ask, check_alive, end, holds_soon};
 use crate::parts::Parts;
 
 /// The system call that becomes hostile: one jump there leads to the code.
@@ -190,12 +190,8 @@ fn round(path: &str, must_notice: bool, tally: &mut Tally) -> String {
 }
 
 fn wait_until_optimized(service: &Service, tally: &mut Tally) {
-    let deadline = Instant::now() + OPTIMIZED;
     let state = || ask(service, "GET", "/v1/probes/hit", "", b"").map(|answer| answer.json());
-    while !state().is_ok_and(|probe| probe.to_string().contains("OPTIMIZED")) {
-        if Instant::now() > deadline {
-            return tally.found(format!("the probe is not optimized: {:?}", state()));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let is_optimized = || state().is_ok_and(|probe| probe.to_string().contains("OPTIMIZED"));
+    let is_right = holds_soon(OPTIMIZED, is_optimized);
+    tally.check(is_right, || format!("the probe is not optimized: {:?}", state()));
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exoprobe_tests::{PATIENCE, Running, Service, exoprobe, finish, http};
 use serde_json::{Value, json};
 
-use crate::attack::{Ground, Tally, ask, check_alive, end};
+use crate::attack::{Ground, Tally, ask, check_alive, end, holds_soon};
 
 /// Longest end of a service after SIGTERM.
 const END: Duration = Duration::from_secs(60);
@@ -56,14 +56,8 @@ pub(crate) fn dead_standard_error(ground: &mut Ground, tally: &mut Tally) {
 
 /// Waits for a guest that is reset. Returns false if it does not run again.
 fn runs_again(socket: &Path) -> bool {
-    let end = Instant::now() + PATIENCE;
-    while Instant::now() < end {
-        if http::ask(socket, "GET", "/v1/vm", &[], b"").json()["state"] == "running" {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
+    let state = || http::ask(socket, "GET", "/v1/vm", &[], b"").json()["state"].clone();
+    holds_soon(PATIENCE, || state() == "running")
 }
 
 /// Services at one socket, killed at any moment, also in a snapshot.

@@ -5,12 +5,12 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exoprobe_tests::harness::Need;
 use exoprobe_tests::{Running, exoprobe, finish};
 
-use crate::attack::{Ground, Tally};
+use crate::attack::{Ground, Tally, holds_soon};
 
 /// The user and group `nobody`.
 const OTHER: u32 = 65534;
@@ -122,11 +122,6 @@ fn impersonated(ground: &Ground, tally: &mut Tally) {
 }
 
 fn wait_for(running: &Running, text: &str, tally: &mut Tally) {
-    let deadline = Instant::now() + START;
-    while !running.stdout().contains(text) {
-        if Instant::now() > deadline {
-            return tally.found(format!("the other user's program does not work: {running}"));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let works = holds_soon(START, || running.stdout().contains(text));
+    tally.check(works, || format!("the other user's program does not work: {running}"));
 }
