@@ -9,7 +9,7 @@ END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
 LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
 QUIETLY := $(MAKE) --no-print-directory
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress loaded stress-lab lint setup-miri miri fuzz hostile release bench bench-disk bench-stops counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress loaded stress-lab lint setup-miri miri oracle fuzz hostile release bench bench-disk bench-stops counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,8 +134,7 @@ lab-tests:
 # All that the lab needs and `lab run` would make.
 lab-parts: setup-lab
 	@$(TIMED) "lab: its emulator" scripts/bochs.sh >/dev/null
-	@$(TIMED) "the kernel's own tracer" scripts/tracer-oracle.sh linux-image-6.12-cloud-amd64
-	@$(TIMED) "that of Linux 6.1" scripts/tracer-oracle.sh linux-image-cloud-amd64
+	@$(TIMED) "lab: Debian's kernel" scripts/debian-kernel.sh linux-image-cloud-amd64 >/dev/null
 	@$(TIMED) "lab: its kernel" scripts/kernel.sh lab-host linux-source-6.1 tests/lab/host-kernel.config >/dev/null
 
 begin:
@@ -172,6 +171,9 @@ stress-lab: guest guest-6.12 setup-lab programs  ## the same in the lab, on two 
 
 miri:  ## memory shared with the guest under Miri (a part of `make test`; rustup installs what it needs)
 	@$(TIMED) "Miri" scripts/miri.sh
+
+oracle: guest-6.12 programs  ## ask Debian's kernels, in QEMU, what the suite oracle:: has no record of (ANEW=1: all), and record it
+	EXOPROBE_ORACLE=$(if $(ANEW),anew,record) $(END_TO_END) oracle::
 
 fuzz:  ## each fuzz target for SECONDS (60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)

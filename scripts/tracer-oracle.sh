@@ -2,24 +2,24 @@
 # Runs shell commands in the tracing folder of a kernel of Debian's, which has its own tracer, in QEMU without KVM.
 #
 #   scripts/tracer-oracle.sh PACKAGE COMMANDS RESULTS
-#   scripts/tracer-oracle.sh PACKAGE                  only fetches what is needed
 #
 # PACKAGE depends on the kernel, say linux-image-6.12-cloud-amd64. COMMANDS is a script of busybox's shell, run in
 # the folder where tracefs is; its output goes to the file RESULTS. Debian's kernel, QEMU and busybox are unpacked in
-# ${EXOPROBE_CACHE:-~/.cache/exoprobe}, not installed, and outputs are kept there: the same commands in the same kernel
-# have the same one. EXOPROBE_ORACLE=anew runs them all the same.
+# ${EXOPROBE_CACHE:-~/.cache/exoprobe}, not installed.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=tracer-oracle
 # shellcheck source=scripts/cache.sh
 . "$scripts/cache.sh"
+# shellcheck source=scripts/apt.sh
+. "$scripts/apt.sh"
 # shellcheck source=scripts/newc.sh
 . "$scripts/newc.sh"
 
-(($# == 1 || $# == 3)) || die "give PACKAGE, and to run something COMMANDS and RESULTS"
+(($# == 3)) || die "give PACKAGE, COMMANDS and RESULTS"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/busybox
-version=$(apt-cache show --no-all-versions busybox-static | sed -n 's/^Version: //p')
+version=$(apt_cache show --no-all-versions busybox-static | sed -n 's/^Version: //p')
 [[ -n $version ]] || die "apt knows no busybox-static; try: sudo apt-get update"
 
 fetch() {
@@ -33,7 +33,6 @@ fetch() {
 cached "$cache" "$version" fetch
 kernel=$("$scripts/debian-kernel.sh" "$1")
 qemu=$("$scripts/qemu.sh")
-(($# == 3)) || exit 0
 
 # Prints the archive that the kernel runs: program $1, with the commands of file $2.
 pack() {
@@ -44,13 +43,13 @@ pack() {
     newc 'TRAILER!!!' 0 ''
 }
 
-# Runs an archive; the output goes into folder $2. Fails unless the commands came to their end.
+# Runs the archive of the folder $1; the output goes into its file "output". Fails unless the commands came to their end.
 run() {
-    local archive=$1 result=$2
+    local folder=$1
     QEMU_MODULE_DIR=$qemu timeout 3000 "$qemu/ld-linux-x86-64.so.2" --library-path "$qemu" "$qemu/qemu-system-x86_64" -L "$qemu" \
         -machine pc -accel tcg -cpu max -m 512 -nodefaults -vga none -display none -no-reboot \
-        -kernel "$kernel" -initrd "$archive" -append 'console=ttyS0 quiet mitigations=off nokaslr panic=-1' \
-        -serial "file:$folder/console" -serial "file:$result/output" ||
+        -kernel "$kernel" -initrd "$folder/initramfs" -append 'console=ttyS0 quiet mitigations=off nokaslr panic=-1' \
+        -serial "file:$folder/console" -serial "file:$folder/output" ||
         { cat "$folder/console" >&2; die "QEMU failed"; }
     grep -q "$ended" "$folder/console" || { cat "$folder/console" >&2; die "the commands did not come to their end"; }
 }
@@ -73,8 +72,6 @@ echo $ended >/dev/ttyS0
 /bin/busybox poweroff -f
 INIT
 pack "$folder/init" "$2" >"$folder/initramfs"
-results=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/oracle
-key=$({ sha256sum <"$folder/initramfs"; sha256sum <"$kernel"; sha256sum <"${BASH_SOURCE[0]}"; } | short_hash)
-[[ ${EXOPROBE_ORACLE:-} != anew ]] || rm -rf -- "${results:?}/$key"
-cached "$results" "$key" run "$folder/initramfs"
-cp "$results/$key/output" "$3"
+say "running $(wc -l <"$2") lines in $1, in QEMU without KVM (up to some minutes)"
+run "$folder"
+cp "$folder/output" "$3"

@@ -76,6 +76,7 @@ fn apt_is_asked_with_an_index_that_is_kept_and_says_what_it_lacks() {
         &["scripts/qemu.sh"][..],
         &["scripts/debian-kernel.sh", "linux-image-amd64"],
         &["scripts/trace-readers.sh"],
+        &["scripts/tracer-oracle.sh", "linux-image-amd64", "commands", "results"],
     ];
     for script in scripts {
         let (status, said) = run(script, &[("apt-cache", apt)]);

@@ -26,7 +26,7 @@ impl Comparison {
     pub(super) fn add(&mut self, session: &Session, theirs: Answers, ours: &Answers) {
         self.sessions += 1;
         theirs.reads.iter().for_each(|text| self.faults.add(text));
-        let theirs = of_probes(without_default(theirs, session), session);
+        let theirs = without_default(theirs, session);
         let (theirs, ours) = (comparable(theirs, session), comparable(ours.clone(), session));
         let difference = Difference::of(session, theirs, ours);
         self.found.extend(difference.map(|difference| (session.title(), difference)));
@@ -84,19 +84,6 @@ fn without_default(mut answers: Answers, session: &Session) -> Answers {
                 None => line.to_owned(),
             });
             *text = lines.collect::<Vec<_>>().join("\n");
-        }
-    }
-    answers
-}
-
-/// The answers without the events that the kernel has of itself.
-fn of_probes(mut answers: Answers, session: &Session) -> Answers {
-    for (file, text) in session.reads.iter().zip(&mut answers.reads) {
-        if file == "available_events" {
-            let is_ours = |line: &&str| {
-                ["kprobes:", "g:", "synthetic:"].iter().any(|group| line.starts_with(group))
-            };
-            *text = text.lines().filter(is_ours).collect::<Vec<_>>().join("\n");
         }
     }
     answers

@@ -1,24 +1,29 @@
-//! The kernels' own tracers: Debian's Linux 6.12 and 6.1 in QEMU, all sessions in one boot.
+//! The kernels' own tracers: Debian's Linux 6.12 and 6.1 in QEMU, all sessions in one boot. Their
+//! answers are recorded.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use super::faults;
+use super::records::{Asking, Records};
 use super::session::{Answers, Operation, Session};
 
 /// A kernel that has its own tracer.
 pub(super) struct Kernel {
+    /// That of its records.
+    name: &'static str,
     package: &'static str,
     /// Texts of sessions and of their answers, and those that stand for them in this kernel.
     stand_ins: &'static [(&'static str, &'static str)],
 }
 
 pub(super) const LINUX_6_12: Kernel =
-    Kernel { package: "linux-image-6.12-cloud-amd64", stand_ins: &[] };
+    Kernel { name: "6.12", package: "linux-image-6.12-cloud-amd64", stand_ins: &[] };
 /// It has no type `char`, which is that of a field of many sessions' events, and one message of
 /// the same fault is another.
 pub(super) const LINUX_6_1: Kernel = Kernel {
+    name: "6.1",
     package: "linux-image-cloud-amd64",
     stand_ins: &[
         (" c=%di:char", " c=%di:u8"),
@@ -75,6 +80,9 @@ begin() {
 }
 "#;
 
+/// Prints which kernel answers.
+const VERSION: &str = "/bin/busybox cat /proc/version\n";
+
 /// Texts of errors, as busybox prints them, and their names.
 const ERRORS: [(&str, &str); 18] = [
     ("Invalid argument", "EINVAL"),
@@ -98,51 +106,93 @@ const ERRORS: [(&str, &str); 18] = [
 ];
 
 impl Kernel {
-    /// The kernel's answers to all sessions, in order.
+    /// The kernel's answers to all sessions, in order: those that are recorded, and of the others
+    /// those that it gives in QEMU.
     ///
     /// # Panics
     /// When the kernel does not boot, or its answers are not whole.
     pub(super) fn answers(&self, sessions: &[Session]) -> Vec<Answers> {
+        let asking = Asking::from_environment();
+        let mut records = match asking {
+            Asking::Missing | Asking::Record => Records::read(self.name, FUNCTIONS),
+            Asking::Anew => Records::default(),
+        };
+        let commands: Vec<String> = sessions.iter().map(|session| self.commands(session)).collect();
+        let has_none = |(_, commands): &(_, &String)| records.of(commands).is_none();
+        let missing = sessions.iter().zip(&commands).filter(has_none);
+        let missing: Vec<&Session> = missing.map(|(session, _)| session).collect();
+        if !missing.is_empty() {
+            let answered = self.ask(&missing);
+            let is_other = answered.kernel != records.kernel && !records.kernel.is_empty();
+            if asking == Asking::Record && is_other {
+                records = self.ask(&sessions.iter().collect::<Vec<_>>());
+            } else {
+                records.extend(answered);
+            }
+        }
+        if asking != Asking::Missing {
+            records.write(self.name, FUNCTIONS, &commands);
+        }
+        commands.iter().map(|commands| self.compared(&records, commands)).collect()
+    }
+
+    /// Boots the kernel in QEMU. Returns its answers to these sessions.
+    fn ask(&self, sessions: &[&Session]) -> Records {
+        println!("{} sessions are asked in QEMU; `make oracle` records them", sessions.len());
+        let commands: Vec<String> = sessions.iter().map(|session| self.commands(session)).collect();
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (commands, results) = (folder.path().join("commands"), folder.path().join("results"));
-        std::fs::write(&commands, self.script(sessions)).expect("there is room");
+        let (script, results) = (folder.path().join("commands"), folder.path().join("results"));
+        let text = format!("{FUNCTIONS}{VERSION}{}", commands.concat());
+        std::fs::write(&script, text).expect("there is room");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
         let mut oracle = Command::new(root.join("scripts/tracer-oracle.sh"));
-        let oracle = oracle.arg(self.package).args([&commands, &results]);
-        let status = oracle.status().expect("there is bash");
+        let status = oracle.arg(self.package).args([&script, &results]).status();
+        let status = status.expect("there is bash");
         assert!(status.success(), "tracer-oracle.sh: {status}");
         let text = std::fs::read(&results).expect("it wrote them");
         let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
-        let stand_ins = self.stand_ins.iter();
-        let text = stand_ins.fold(text, |text, (common, own)| text.replace(own, common));
-        let answers: Vec<Answers> = text.split(SESSION).skip(1).map(answers_of).collect();
-        assert_eq!(answers.len(), sessions.len(), "they are not whole: {text}");
-        answers
+        let mut parts = text.split(SESSION);
+        let kernel = parts.next().unwrap_or_default().trim().to_owned();
+        let answers: Vec<Answers> = parts.map(answers_of).collect();
+        assert_eq!(answers.len(), commands.len(), "they are not whole: {text}");
+        let answers = answers.into_iter().zip(sessions);
+        let answers = answers.map(|(answers, session)| of_probes(answers, session));
+        Records::new(kernel, commands.into_iter().zip(answers))
     }
 
-    fn script(&self, sessions: &[Session]) -> String {
-        let mut script = FUNCTIONS.to_owned();
+    /// Recorded answers as those of other kernels: with the common texts, and with identifiers of
+    /// faults.
+    fn compared(&self, records: &Records, commands: &str) -> Answers {
+        let Answers { writes, reads } = records.of(commands).expect("it was asked").clone();
+        let common = |text: String| {
+            let stand_ins = self.stand_ins.iter();
+            stand_ins.fold(text, |text, (common, own)| text.replace(own, common))
+        };
+        let reads = reads.into_iter().map(|text| faults::of_kernel(&common(text)));
+        Answers { writes, reads: reads.collect() }
+    }
+
+    /// A session's commands, of [`FUNCTIONS`].
+    fn commands(&self, session: &Session) -> String {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
-        for session in sessions {
-            script += "begin\n";
-            for write in &session.writes {
-                let function = match write.operation {
-                    Operation::Append => "append",
-                    Operation::Replace => "replace",
-                    Operation::MakeFolder => "make",
-                    Operation::RemoveFolder => "remove",
-                };
-                let stand_ins = self.stand_ins.iter();
-                let text = stand_ins
-                    .fold(write.text.clone(), |text, (common, own)| text.replace(common, own));
-                writeln!(script, "{function} {} {}", quoted(&write.file), quoted(&text))
-                    .expect("a String takes everything");
-            }
-            for read in &session.reads {
-                writeln!(script, "show {}", quoted(read)).expect("a String takes everything");
-            }
+        let mut commands = "begin\n".to_owned();
+        for write in &session.writes {
+            let function = match write.operation {
+                Operation::Append => "append",
+                Operation::Replace => "replace",
+                Operation::MakeFolder => "make",
+                Operation::RemoveFolder => "remove",
+            };
+            let stand_ins = self.stand_ins.iter();
+            let text =
+                stand_ins.fold(write.text.clone(), |text, (common, own)| text.replace(common, own));
+            writeln!(commands, "{function} {} {}", quoted(&write.file), quoted(&text))
+                .expect("a String takes everything");
         }
-        script
+        for read in &session.reads {
+            writeln!(commands, "show {}", quoted(read)).expect("a String takes everything");
+        }
+        commands
     }
 }
 
@@ -154,7 +204,20 @@ fn answers_of(text: &str) -> Answers {
             let name = ERRORS.iter().find(|(text, _)| *text == error).map(|(_, name)| *name);
             answers.writes.push(name.unwrap_or(error).to_owned());
         } else if let Some(text) = part.strip_prefix(READ) {
-            answers.reads.push(faults::of_kernel(text));
+            answers.reads.push(text.to_owned());
+        }
+    }
+    answers
+}
+
+/// The answers without the events that the kernel has of itself.
+fn of_probes(mut answers: Answers, session: &Session) -> Answers {
+    for (file, text) in session.reads.iter().zip(&mut answers.reads) {
+        if file == "available_events" {
+            let is_ours = |line: &&str| {
+                ["kprobes:", "g:", "synthetic:"].iter().any(|group| line.starts_with(group))
+            };
+            *text = text.lines().filter(is_ours).collect::<Vec<_>>().join("\n");
         }
     }
     answers

@@ -8,6 +8,7 @@ mod kernel;
 mod listed;
 mod ours;
 mod parts;
+mod records;
 mod refusals;
 mod session;
 mod shown;

@@ -1,5 +1,7 @@
 //! Sessions with a tracer: what is written to its files, and which files are read then.
 
+use serde::{Deserialize, Serialize};
+
 /// What is done with a file or folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -37,7 +39,7 @@ pub(super) struct Session {
 }
 
 /// The answers to a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answers {
     /// Of each write the errno's name, or `ok`.
     pub(super) writes: Vec<String>,
