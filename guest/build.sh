@@ -57,8 +57,8 @@ init_sources() {
         LC_ALL=C sort)
 }
 
-# Modules of the kernel in folder $1, which go into the initramfs. Nothing loads ipv6.ko.
-modules_of() { find "$1" -path '*/modules/*.ko' ! -name ipv6.ko | LC_ALL=C sort; }
+# Modules of the kernel in folder $1, which go into the initramfs.
+modules_of() { find "$1" -path '*/modules/*.ko' | LC_ALL=C sort; }
 
 initramfs_key() {
     local sources

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Builds a Linux kernel from Debian's source package, and prints the folder that then has its vmlinux,
-# bzImage, System.map and config, and modules/ with those of its modules that are no part of it.
+# bzImage, System.map and config, and modules/ with its modules.
 #
 #   scripts/kernel.sh NAME SOURCE_PACKAGE FRAGMENT...   fragments are merged, in order, over tinyconfig
 #   scripts/kernel.sh --packages SOURCE_PACKAGE FRAGMENT...   only lists the Debian packages that it needs
+#
+# Of the options that are modules (`=m`), those are built that a fragment names with a line of the form
+# `# module: drivers/tty/ttynull.ko`; the others only change what the kernel has for them.
 #
 # vmlinux has all symbols and no DWARF. Of a kernel with DWARF (CONFIG_DEBUG_INFO_*), the folder also has
 # vmlinux.debug, with it; vmlinux.btf, its types alone, as the kernel has them in memory if it does
@@ -56,6 +59,16 @@ kernel_key() {
     } | short_hash
 }
 
+# Of the source, what no kernel here is built from: half its files. Those of make and of kconfig are read all the same,
+# and stay.
+left_out=(
+    '*/'{Documentation,tools/perf,tools/testing}'/*/*'
+    '*/arch/'{alpha,arc,arm,arm64,csky,hexagon,ia64,loongarch,m68k,microblaze,mips,nios2,openrisc,parisc,powerpc,riscv,s390,sh,sparc,xtensa}'/*.[chS]'
+    '*/arch/*.dts*'
+    '*/drivers/'{gpu,infiniband,media,staging,net/ethernet,net/wireless}'/*.[chS]'
+    '*/sound/*.[chS]'
+)
+
 # Prints the number of lines like "  CC  file.o" while process $1 runs: every second on a
 # terminal, every ten seconds elsewhere.
 progress() {
@@ -106,7 +119,7 @@ make_kernel() {
     # Functions of the boot are compiled for size, with memory cleared by `rep stosb`: 2 s of a boot
     # where KVM emulates it byte by byte.
     export KCFLAGS="$map -mstringop-strategy=libcall" KAFLAGS=$map
-    tar -C "$tree" -xf "/usr/src/$source_package.tar.xz" || return
+    tar -C "$tree" "${left_out[@]/#/--exclude=}" -xf "/usr/src/$source_package.tar.xz" || return
     cd "$tree/$source_package" || return
     make tinyconfig || return
     for fragment in "${fragments[@]}"; do
@@ -118,18 +131,20 @@ make_kernel() {
     cp vmlinux System.map .config "$result/" || return
     mv "$result/.config" "$result/config" || return
     cp arch/x86/boot/bzImage "$result/" || return
-    if grep -q '=m$' .config; then make_modules "$result" || return; fi
+    make_modules "$result" || return
     if grep -q '^CONFIG_DEBUG_INFO=y' .config; then part_debug_info "$result" || return; fi
 }
 
-# In the kernel's tree: its modules, without DWARF, into RESULT/modules.
+# In the kernel's tree: the modules that fragments name, without DWARF, into RESULT/modules.
 make_modules() {
-    local result=$1 module
-    nice make -j"$(nproc)" modules || return
+    local result=$1 module modules
+    mapfile -t modules < <(sed -n 's/^# module: //p' "${fragments[@]}")
+    ((${#modules[@]} > 0)) || return 0
+    nice make -j"$(nproc)" "${modules[@]}" || return
     mkdir "$result/modules" || return
-    while IFS= read -r module; do
+    for module in "${modules[@]}"; do
         objcopy --strip-debug "$module" "$result/modules/${module##*/}" || return
-    done < <(find . -name '*.ko')
+    done
 }
 
 # Makes two files of a vmlinux with DWARF, and two more of its types.
