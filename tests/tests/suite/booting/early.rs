@@ -8,8 +8,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, function_size, host, kernel_symbols};
 use exoprobe_vmm::Vm;
 
-pub(crate) const CASES: &[Case] =
-    cases![probes_set_before_power_on_count_from_the_kernels_first_function(vcpus)];
+pub(crate) const CASES: &[Case] = cases![probes_set_before_power_on_count_from_the_kernels_first_function(vcpus) needs [Kvm, QuickKernel]];
 
 /// Functions that boot runs through once. Those of the first list are freed with init text.
 const ONCE_INIT: [&str; 5] = [

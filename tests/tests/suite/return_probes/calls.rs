@@ -12,9 +12,9 @@ use crate::support::returned::{ALL, By, MODES, follow, in_mode};
 pub(crate) const CASES: &[Case] = cases![
     tasks_that_sleep_in_the_function_use_an_instance_each(vcpus),
     a_call_may_return_on_another_vcpu needs [Kvm, Smp],
-    tasks_that_end_inside_give_their_instances_back(vcpus),
+    tasks_that_end_inside_give_their_instances_back(vcpus) needs [Kvm, QuickKernel],
     an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus),
-    functions_that_switch_tasks_can_be_followed(vcpus),
+    functions_that_switch_tasks_can_be_followed(vcpus) needs [Kvm, QuickKernel],
     calls_under_way_outlive_their_probe_unseen(vcpus),
     a_probe_is_dropped_with_its_last_call(vcpus),
     calls_under_way_are_let_go_when_a_probe_is_disabled(vcpus),

@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     calls_on_both_vcpus_at_once_are_all_followed needs [Kvm, Smp],
     probes_of_one_function_and_of_nested_ones_all_count(vcpus),
     one_of_several_return_probes_can_go_while_calls_are_under_way(vcpus),
-    a_function_that_jumps_to_another_returns_once_for_both(vcpus),
+    a_function_that_jumps_to_another_returns_once_for_both(vcpus) needs [Kvm, QuickKernel],
     calls_beyond_maxactive_are_missed_and_counted(vcpus),
     an_entry_handler_chooses_the_calls_to_follow(vcpus),
     data_of_an_entry_handler_is_there_at_the_return(vcpus),
