@@ -132,6 +132,6 @@ impl Records {
 }
 
 fn file_of(name: &str) -> PathBuf {
-    let folder = "tests/suite/tracer/oracle/answers";
+    let folder = "tests/suite/tracer/oracle/records";
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(format!("{name}.jsonl"))
 }
