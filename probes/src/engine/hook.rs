@@ -3,9 +3,11 @@
 //! Some breakpoints change the state of control: a new return site, the engine's own breakpoints.
 //! The control lock is only ever tried here, because the thread that holds it may be waiting for
 //! this vCPU. While the lock is taken, the vCPU returns to its breakpoint after it has run its
-//! commands, and hits again. Nothing has been counted at that point.
+//! commands, and hits again: other threads let it have the lock then. Nothing has been counted at
+//! that point.
 
 use crate::engine::control::guest_patches::Ready;
+use crate::engine::control::lock::ControlLock;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::hit::guest_steps::GuestSteps;
@@ -20,7 +22,7 @@ use crate::engine::probe::site::Site;
 use exoprobe_guest::Guest;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 
 use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
@@ -36,7 +38,7 @@ const AGAIN: Turn = ControlFlow::Break(Retry);
 /// The engine's hook in the machine.
 pub(crate) struct Hook {
     pub(crate) hits: Arc<HitPath>,
-    pub(crate) control: Arc<Mutex<Control>>,
+    pub(crate) control: Arc<ControlLock>,
     /// Weak, because the machine owns its hook.
     pub(crate) guest: Weak<dyn Guest>,
 }
@@ -73,7 +75,7 @@ impl ExitHook for Hook {
     }
 
     fn reset(&self) {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner).reset();
+        self.control.lock().reset();
     }
 }
 
@@ -81,11 +83,7 @@ impl Hook {
     /// Calls `act` with control if its lock is free. Does nothing without a guest.
     fn with_control(&self, act: impl FnOnce(&mut Control, &dyn Guest) -> Turn) -> Turn {
         let Some(guest) = self.guest.upgrade() else { return NOW };
-        let mut control = match self.control.try_lock() {
-            Ok(control) => control,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return AGAIN,
-        };
+        let Some(mut control) = self.control.try_lock_on_vcpu() else { return AGAIN };
         act(&mut control, guest.as_ref())
     }
 

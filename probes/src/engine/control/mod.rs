@@ -9,6 +9,7 @@ pub(crate) mod advance;
 pub(crate) mod boot;
 pub(crate) mod guest_patches;
 pub(crate) mod instances;
+pub(crate) mod lock;
 pub(crate) mod marks;
 pub(crate) mod modules;
 pub(crate) mod optimize;

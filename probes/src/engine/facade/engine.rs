@@ -1,7 +1,7 @@
 //! The engine of one guest: registration, removal and listing of probes.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
@@ -9,6 +9,7 @@ use exoprobe_guest::{ExitHook, GuestClock};
 use exoprobe_introspect::Btf;
 use rustc_hash::FxHashMap;
 
+use crate::engine::control::lock::ControlLock;
 use crate::engine::control::register::Registration;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::room::Limits;
@@ -58,7 +59,7 @@ pub struct Engine {
     /// The same, with its stops.
     pub(crate) timed: Arc<TimedGuest>,
     pub(crate) clock: GuestClock,
-    pub(crate) control: Arc<Mutex<Control>>,
+    pub(crate) control: Arc<ControlLock>,
     pub(crate) hits: Arc<HitPath>,
     pub(crate) store: EventStore,
     /// The kernel's types, where they were given: answered without a wait for the lock.
@@ -99,7 +100,7 @@ impl Engine {
         let hits = Arc::new(HitPath::new(guest.vcpus(), guest.hidden()));
         let control = Control::new(given, limits.memory, Arc::clone(&hits));
         let given_types = control.kernel.types.clone();
-        let control = Arc::new(Mutex::new(control));
+        let control = Arc::new(ControlLock::new(control));
         let store = EventStore::new(limits.events);
         let kept_kernel = ArcSwapOption::empty();
         let timed = Arc::new(TimedGuest::new(guest));
@@ -129,18 +130,14 @@ impl Engine {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = self.control.lock();
         // Of an earlier call, which did not wait for it.
         control.optimizer.take_leaving();
         control
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Control>> {
-        match self.control.try_lock() {
-            Ok(control) => Some(control),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.control.try_lock()
     }
 
     /// Registers all probes of a batch, or none, and returns them in order. A probe whose text is
