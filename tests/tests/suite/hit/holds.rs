@@ -14,7 +14,7 @@ use exoprobe_vmm::{ControlError, StopReason, VmState};
 pub(crate) const CASES: &[Case] = cases![
     a_hit_holds_the_machine_until_it_is_resumed(vcpus),
     threads_that_pause_and_resume_are_not_in_the_way_of_holds(vcpus),
-    a_machine_that_is_held_can_be_booted_again_and_shut_down(vcpus),
+    a_machine_that_is_held_can_be_booted_again_and_shut_down(vcpus) needs [Kvm, QuickKernel],
     the_action_stop_holds_at_the_entry_and_at_the_return(vcpus),
 ];
 

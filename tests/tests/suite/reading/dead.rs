@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_guest_that_was_never_asked_before_its_end_is_read(vcpus),
     a_guest_that_was_shut_down_is_read_and_booted_again needs [Kvm, QuickKernel],
     a_guest_whose_handler_panicked_is_read_and_booted_again needs [Kvm, QuickKernel],
-    a_dead_kernel_of_its_own_symbols_and_modules_is_read,
+    a_dead_kernel_of_its_own_symbols_and_modules_is_read needs [Kvm, QuickKernel],
     a_guest_that_never_began_says_so needs [Kvm, Repeat],
     every_command_reads_a_panicked_guest needs [Kvm, Repeat],
 ];

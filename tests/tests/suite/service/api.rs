@@ -9,10 +9,10 @@ use exoprobe_tests::{PATIENCE, Service, cases};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
-    the_main_job(vcpus),
+    the_main_job(vcpus) needs [Kvm, QuickKernel],
     events_resume_by_sequence_as_lines_and_as_server_sent_events needs [Kvm, Repeat],
     bad_requests_are_problems_and_change_nothing needs [Kvm, Repeat],
-    return_probes_record_values_callers_and_back_traces(vcpus),
+    return_probes_record_values_callers_and_back_traces(vcpus) needs [Kvm, QuickKernel],
     functions_fail_and_return_as_actions_say,
     values_come_from_memory_and_the_stack_or_are_faults,
     several_are_registered_and_unregistered_at_once needs [Kvm, Repeat],
