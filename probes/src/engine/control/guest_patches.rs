@@ -19,13 +19,12 @@
 //! int3s.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use exoprobe_guest::{Guest, Gva, kvm_regs};
 use exoprobe_introspect::SymbolTable;
 
-use crate::engine::control::place;
 use crate::engine::control::state::Control;
+use crate::engine::control::{lock, place};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::shown::ShownText;
 use crate::engine::patch::text::INT3;
@@ -156,15 +155,8 @@ impl Control {
     /// Waits until the guest has written what it is writing, for a short time: it may be paused.
     /// Must not be called on a vCPU's thread.
     pub(crate) fn await_write(&self) {
-        const TRIES: u32 = 100;
-        let ends = (0..TRIES).any(|_| {
-            let is_writing = self.hits.guest_writes();
-            if is_writing {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            !is_writing
-        });
-        if !ends {
+        let has_ended = || !self.hits.guest_writes();
+        if !lock::ends_soon(has_ended, || std::thread::sleep(lock::PAUSE)) {
             tracing::debug!("the guest does not end a write of its text");
         }
     }

@@ -9,7 +9,8 @@ use crate::engine::control::state::Control;
 /// Control, for one thread at a time.
 pub(crate) struct ControlLock {
     control: Mutex<Control>,
-    /// A vCPU did not get the lock, and has not come to its breakpoint again.
+    /// A vCPU did not get the lock, and no vCPU has had it at a breakpoint since. A second one that
+    /// was turned away sets it again at its next try.
     turned_away: AtomicBool,
 }
 
@@ -21,7 +22,7 @@ impl ControlLock {
     /// Waits for control. A vCPU that was turned away goes first: threads that take the lock again
     /// and again would keep it for good from a guest that has no host CPU of its own.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
-        give_way(&self.turned_away, || std::thread::sleep(Duration::from_millis(1)));
+        give_way(&self.turned_away, || std::thread::sleep(PAUSE));
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,17 +44,28 @@ impl ControlLock {
     }
 }
 
-/// Waits until the vCPU has come again that was turned away, for a short time: it may be paused, or
-/// its guest may do something else.
-fn give_way(turned_away: &AtomicBool, mut pause: impl FnMut()) {
-    const TRIES: u32 = 100;
-    for _ in 0..TRIES {
-        if !turned_away.load(Ordering::Relaxed) {
-            return;
-        }
-        pause();
+/// Waits until the vCPU has come again that was turned away. One that does not come is waited for
+/// only once.
+fn give_way(turned_away: &AtomicBool, pause: impl FnMut()) {
+    if !ends_soon(|| !turned_away.load(Ordering::Relaxed), pause) {
+        turned_away.store(false, Ordering::Relaxed);
     }
-    turned_away.store(false, Ordering::Relaxed);
+}
+
+/// Between two looks at what a vCPU does.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits with pauses, for a short time, until a vCPU has ended what it does: it may be paused, or
+/// its guest may do something else. Returns true if it has ended.
+pub(super) fn ends_soon(has_ended: impl Fn() -> bool, mut pause: impl FnMut()) -> bool {
+    const TRIES: u32 = 100;
+    (0..TRIES).any(|_| {
+        let ended = has_ended();
+        if !ended {
+            pause();
+        }
+        ended
+    })
 }
 
 #[cfg(test)]

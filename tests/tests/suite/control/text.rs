@@ -60,7 +60,6 @@ fn a_guest_writes_its_text_while_probes_come_and_go() {
     const ROUNDS: u32 = 200_000;
     let guest = TestGuest::restored(1);
     guest.probe("p:steady __x64_sys_getpid");
-    assert!(guest.work("sleep 200") >= 200, "what it writes after its boot is written");
     let before = guest.kernel_text();
     let ended = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
