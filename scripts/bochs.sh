@@ -3,8 +3,13 @@
 # Debian's own build has the debugger in it, which takes more than half of the emulator's speed.
 #
 #   scripts/bochs.sh
+#   scripts/bochs.sh profile target/lab/smp target/lab/intel-3
 #
 # Kept by the hash of its inputs in ${EXOPROBE_CACHE:-~/.cache/exoprobe}/bochs.
+#
+# The second form runs these machines of the lab again, in a Bochs that counts which of its ways it takes, and
+# writes scripts/bochs.profile.tar.xz, with which Bochs is built. It takes half an hour, and is
+# for a new version of Bochs or of Debian's compiler, which builds without a profile that is not of its version.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -25,6 +30,7 @@ options=(
     --disable-docbook --with-nogui
 )
 flags='-O3 -fomit-frame-pointer -pipe'
+profile=$scripts/bochs.profile.tar.xz
 
 # In Bochs' tree: mends the loop of machines with several CPUs, which 3.0 has without the debugger alone.
 # - After an exception the CPU's last whole instruction must be the one before the handler, as in the loop for
@@ -115,19 +121,18 @@ mend_memory() {
     return 1
 }
 
-make_bochs() {
-    local tree=$1 result=$2
-    tar -C "$tree" -xf "$tree/$source" || return
-    cd "$tree/bochs-$version" || return
-    mend_several_cpus && mend_smap && mend_pclmulqdq && mend_memory || return
-    CFLAGS=$flags CXXFLAGS=$flags ./configure "${options[@]}" || return
-    unset MAKEFLAGS MFLAGS
-    nice make -j"$(nproc)" || return
-    cp bochs "$result/"
+# In Bochs' tree: a halted CPU that is alone waits in one step for the next event. In 3.0 it counts there by tens.
+mend_halt() {
+    local next='BX_TICKN(bx_pc_system.getNumCpuTicksLeftNextEvent());'
+    sed -i "s/BX_TICKN(10); \/\/ when in HLT .*/$next/" cpu/event.cc || return
+    grep -qF "$next" cpu/event.cc && return
+    echo 'the wait for an event is not as it was in Bochs 3.0' >&2
+    return 1
 }
 
-build_bochs() {
-    local result=$1 tree log=$cache/build.log
+# Fetches the source and unpacks it in $tree.
+tree=
+fetch() {
     check_packages g++ make xz-utils
     tree=$(mktemp -d "${TMPDIR:-/tmp}/exoprobe-bochs.XXXXXX")
     scratch+=("$tree")
@@ -137,14 +142,57 @@ build_bochs() {
         "$mirror/pool/main/b/bochs/$source" "$tree/$source" \
         "SHA256:$sha256" >&2 ||
         die "no source: connect to the network, or name a mirror in EXOPROBE_DEBIAN_MIRROR"
+    tar -C "$tree" -xf "$tree/$source"
+}
+
+# Mends and builds what is in $tree, with these flags more.
+build() {
+    local all="$flags $*"
+    cd "$tree/bochs-$version" || return
+    mend_several_cpus && mend_smap && mend_pclmulqdq && mend_memory && mend_halt || return
+    CFLAGS=$all CXXFLAGS=$all ./configure "${options[@]}" || return
+    unset MAKEFLAGS MFLAGS
+    nice make -j"$(nproc)"
+}
+
+build_with_profile() {
+    tar -C "$tree/bochs-$version" -xf "$profile" || return
+    build -flto=2 -fprofile-use -Wno-missing-profile && cp bochs "$1/"
+}
+
+build_bochs() {
+    local result=$1 log=$cache/build.log
+    fetch
     say "building Bochs $version (two minutes); log: $log"
-    if ! (make_bochs "$tree" "$result") >"$log" 2>&1 9>&-; then
+    if ! (build_with_profile "$result") >"$log" 2>&1 9>&-; then
         tail -n 30 "$log" >&2
         die "the build failed; full log: $log"
     fi
     rm -rf "$tree"
 }
 
-key=$({ cat "$scripts/bochs.sh" "$scripts/cache.sh" && g++ --version; } | short_hash)
+make_profile() {
+    local machine log=$cache/profile.log
+    mkdir -p "$cache"
+    fetch
+    say "building Bochs $version (three minutes); log: $log"
+    (build -fprofile-generate) >"$log" 2>&1 || die "the build failed; log: $log"
+    for machine; do
+        say "running $machine"
+        cp -r "$machine" "$tree/machine" && rm -f "$tree"/machine/{console,results}.txt
+        # The lab's end is a reset, at which Bochs panics.
+        (cd "$tree/machine" && ../bochs-$version/bochs -q -f bochsrc) >"$log" 2>&1 || true
+        grep -qF '"lab":"done"' "$tree/machine/results.txt" || die "$machine did not run to its end: run it with \`lab run\`"
+        rm -r "$tree/machine"
+    done
+    (cd "$tree/bochs-$version" && find . -name '*.gcda' -printf '%P\n') | sort |
+        tar -C "$tree/bochs-$version" --owner=0 --group=0 --xz -cf "$profile" -T -
+}
+
+if [[ ${1:-} == profile ]]; then
+    make_profile "${@:2}"
+    exit
+fi
+key=$({ cat "$scripts/bochs.sh" "$profile" "$scripts/cache.sh" && g++ --version; } | short_hash)
 cached "$cache" "$key" build_bochs
 echo "$cache/$key/bochs"
