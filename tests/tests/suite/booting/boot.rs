@@ -7,7 +7,7 @@ use exoprobe_vmm::Vm;
 pub(crate) const CASES: &[Case] = cases![
     a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment,
     a_bzimage_is_unpacked_before_it_runs_where_kvm_emulates_the_guests_kernel,
-    a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux,
+    a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux needs [Kvm, QuickKernel],
 ];
 
 fn a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment() {

@@ -14,7 +14,7 @@ use exoprobe_vmm::{HostSides, Vm};
 use crate::support::planted::{Planted, plant};
 
 pub(crate) const CASES: &[Case] = cases![
-    kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp],
+    kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp, QuickKernel],
     a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on needs [Kvm, QuickKernel],
 ];
 

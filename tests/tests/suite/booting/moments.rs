@@ -9,7 +9,7 @@ use exoprobe_vmm::Vm;
 use crate::support::questions::{QUIET, ask, assert_not_mapped};
 
 pub(crate) const CASES: &[Case] = cases![
-    questions_at_each_moment_of_a_boot_change_nothing,
+    questions_at_each_moment_of_a_boot_change_nothing needs [Kvm, QuickKernel],
     questions_at_each_moment_of_a_boot_of_linux_6_12_change_nothing needs [Kvm, QuickKernel],
     probes_registered_at_each_moment_of_a_boot_count needs [Kvm, QuickKernel],
     probes_registered_at_each_moment_of_a_boot_of_linux_6_12_count needs [Kvm, QuickKernel],

@@ -13,7 +13,7 @@ use crate::support::devices::{BLOCK, BLOCKS, Sides, empty_disk, start};
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
-    a_restored_guest_goes_on_with_its_disk_as_it_was,
+    a_restored_guest_goes_on_with_its_disk_as_it_was needs [Kvm, QuickKernel],
     a_disk_that_cannot_be_used_is_refused_by_name needs [Kvm, Repeat],
 ];
 

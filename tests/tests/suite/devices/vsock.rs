@@ -15,7 +15,7 @@ use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
     bytes_come_back_in_both_directions(vcpus) needs [Kvm, QuickKernel],
-    a_restored_guest_has_a_device_that_works_and_no_connections,
+    a_restored_guest_has_a_device_that_works_and_no_connections needs [Kvm, QuickKernel],
     a_vsock_device_that_cannot_be_made_is_refused_by_name needs [Kvm, Repeat],
 ];
 

@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     its_types_are_in_its_memory needs [Kvm, DebugInfo],
     files_and_stacks_are_read_by_its_own_tables,
     a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded,
-    a_modules_function_is_counted_whenever_it_is_loaded,
+    a_modules_function_is_counted_whenever_it_is_loaded needs [Kvm, QuickKernel],
 ];
 
 const KERNEL: TestKernel = TestKernel::Linux6_12;

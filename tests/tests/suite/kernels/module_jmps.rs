@@ -16,7 +16,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_module_comes_and_goes_under_load_with_its_probes_optimized needs [Smp, QuickKernel],
     a_module_that_is_loaded_after_a_reboot_has_jmps_again needs [Kvm, QuickKernel],
     a_module_that_a_snapshot_has_gets_jmps_in_the_restored_guest,
-    what_is_in_a_modules_tables_keeps_its_int3,
+    what_is_in_a_modules_tables_keeps_its_int3 needs [Kvm, Repeat],
 ];
 
 const KERNEL: TestKernel = TestKernel::Linux6_12;

@@ -7,7 +7,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, cases, finish, guest_file, more_of_cmdline, program};
 
 pub(crate) const CASES: &[Case] = cases![
-    another_vmm_counts_each_call_of_its_guest,
+    another_vmm_counts_each_call_of_its_guest needs [Kvm, QuickKernel],
     the_library_counts_each_call_in_one_file needs [Kvm, QuickKernel],
 ];
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) const CASES: &[Case] = cases![
     processes_are_those_that_the_guest_has(vcpus) needs [Kvm, QuickKernel],
     processes_are_listed_by_http_and_on_the_command_line needs [Kvm, Repeat],
-    tasks_that_sleep_have_states_parents_stacks_and_user_memory,
+    tasks_that_sleep_have_states_parents_stacks_and_user_memory needs [Kvm, Repeat],
     memory_is_shown_by_registers_and_types needs [Kvm, Repeat],
 ];
 

@@ -21,7 +21,7 @@ pub(crate) const CASES: &[Case] = cases![
     an_address_from_a_map_is_read_at_the_hit(vcpus),
     override_leaves_the_function_where_it_is_allowed,
     an_optimized_probe_stays_so_and_counts_each_call(vcpus),
-    hits_of_a_script_take_no_exit,
+    hits_of_a_script_take_no_exit needs [Kvm, QuickKernel],
     hits_of_five_hundred_functions_are_all_counted needs [Kvm, Repeat],
     debians_tools_run_as_they_are needs [Kvm, BpftraceTools, Repeat],
 ];

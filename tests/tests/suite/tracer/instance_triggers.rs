@@ -10,7 +10,7 @@ use exoprobe_tracer::Tracer;
 use crate::support::tracer::{append, ask, cat, events, refused, replace, total, work};
 
 pub(crate) const CASES: &[Case] = cases![
-    histograms_of_instances_count_each_call_once,
+    histograms_of_instances_count_each_call_once needs [Kvm, QuickKernel],
     triggers_that_change_during_hits_lose_none needs [Kvm, Repeat],
     a_trigger_acts_on_its_instance_alone,
     events_are_switched_within_an_instance,
