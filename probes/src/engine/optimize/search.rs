@@ -3,8 +3,8 @@
 //! First all of RAM is looked at, then, round by round, the pages that were written since they were
 //! looked at: the host's log has them. When they are few, the vCPUs are stopped for the last of
 //! them and for the registers. A page that was not written since it was looked at is as it was, so
-//! the result is that of a look at all RAM during the stop (`liveness::scan_references`). Debug
-//! builds compare a part of it.
+//! the result is that of a look at all RAM during the stop (`liveness::scan_references`), which
+//! debug builds compare.
 
 #![cfg_attr(
     not(feature = "testing"),
@@ -14,7 +14,6 @@
 use std::collections::BTreeSet;
 
 use exoprobe_guest::dirty::{DirtyLog, DirtyLogError, LoggedHostWrites, PageRun, PageSet};
-use exoprobe_guest::paging::PAGE_SIZE;
 use exoprobe_guest::{Gpa, Guest, GuestRam, Registers, VcpuError};
 use rustc_hash::FxHashMap;
 
@@ -32,9 +31,7 @@ const STOPS: u32 = 64;
 /// [`SLOWER`] stops, so that in the end the guest hardly runs.
 const BETWEEN: usize = 4096;
 const SLOWER: u32 = 8;
-/// Parts of RAM of which [`check`] looks at one, after each search at the next.
-const PARTS: u64 = 8;
-/// Most bytes of RAM of which [`check`] looks also at pages that the host has no memory for.
+/// Most bytes of RAM of which [`check`] looks at every page.
 const ALL_CHECKED: u64 = 64 << 20;
 /// Most places that are remembered by page. What else is found counts as found until the end.
 const PLACES: usize = 1 << 16;
@@ -132,7 +129,6 @@ impl<'a> Search<'a> {
     pub fn stop(&mut self, access: &mut dyn FnMut(&BTreeSet<usize>)) -> Result<(), SearchError> {
         self.settle(&mut || ());
         let mut throttle = Throttle::default();
-        let part = self.statistics.searches % PARTS;
         while let Some(logged) = &mut self.logged {
             let mut looked = Ok(false);
             let (ram, among, most) =
@@ -142,7 +138,7 @@ impl<'a> Search<'a> {
                 if let Ok(true) = looked {
                     let mut found = logged.found.numbers();
                     among.scan_registers(registers, &mut found);
-                    check(ram, registers, among, &found, part);
+                    check(ram, registers, among, &found);
                     access(&found);
                 }
             })?;
@@ -194,37 +190,27 @@ impl Throttle {
     }
 }
 
-/// Debug builds look at a part of RAM, too: what is in use there must have been found.
-fn check(
-    ram: &GuestRam,
-    registers: &[Registers],
-    among: &Addresses,
-    found: &BTreeSet<usize>,
-    part: u64,
-) {
+/// Debug builds look at all RAM, too: what is in use must be found. Of large guests they leave out
+/// pages that the host has no memory for.
+fn check(ram: &GuestRam, registers: &[Registers], among: &Addresses, found: &BTreeSet<usize>) {
     if cfg!(debug_assertions) {
-        let used = scan_part(ram, registers, among, part);
-        let missed: Vec<_> = used.difference(found).collect();
+        let all = match ram.size() {
+            ..=ALL_CHECKED => scan_references(ram, registers, among),
+            _ => scan_touched(ram, registers, among),
+        };
+        let missed: Vec<_> = all.difference(found).collect();
         assert!(missed.is_empty(), "the search missed {missed:?}");
     }
 }
 
-/// As [`scan_references`], of each [`PARTS`]th page. Pages of large guests that the host has no
-/// memory for are zero.
-fn scan_part(
-    ram: &GuestRam,
-    registers: &[Registers],
-    among: &Addresses,
-    part: u64,
-) -> BTreeSet<usize> {
+/// As [`scan_references`], but for pages that the host has no memory for: they are zero.
+fn scan_touched(ram: &GuestRam, registers: &[Registers], among: &Addresses) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     among.scan_registers(registers, &mut found);
     let mut pages = PageSet::all(ram);
     while let Some(mut run) = pages.take_run(RUN_PAGES) {
-        if ram.size() > ALL_CHECKED {
-            run.keep_touched(ram);
-        }
-        for page in run.pages().filter(|page| page.0 / PAGE_SIZE % PARTS == part) {
+        run.keep_touched(ram);
+        for page in run.pages() {
             among.scan(page_words(ram, page), |number| _ = found.insert(number));
         }
     }
