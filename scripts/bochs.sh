@@ -7,9 +7,9 @@
 #
 # Kept by the hash of its inputs in ${EXOPROBE_CACHE:-~/.cache/exoprobe}/bochs.
 #
-# The second form runs these machines of the lab again, in a Bochs that counts which of its ways it takes, and
-# writes scripts/bochs.profile.tar.xz, with which Bochs is built. It takes half an hour, and is
-# for a new version of Bochs or of Debian's compiler, which builds without a profile that is not of its version.
+# The second form runs these machines of the lab again, in a Bochs that counts how often each branch is taken, and
+# writes scripts/bochs.profile.tar.xz, with which Bochs is built. It takes half an hour. A new version of Bochs or of
+# Debian's compiler needs it: GCC ignores a profile of another version.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -189,10 +189,15 @@ make_profile() {
         tar -C "$tree/bochs-$version" --owner=0 --group=0 --xz -cf "$profile" -T -
 }
 
-if [[ ${1:-} == profile ]]; then
+case ${1-} in
+"") ;;
+profile)
+    (($# > 1)) || die "profile: name the folders of machines, as target/lab/smp"
     make_profile "${@:2}"
     exit
-fi
+    ;;
+*) die "unknown argument '$1' (known: profile)" ;;
+esac
 key=$({ cat "$scripts/bochs.sh" "$profile" "$scripts/cache.sh" && g++ --version; } | short_hash)
 cached "$cache" "$key" build_bochs
 echo "$cache/$key/bochs"
