@@ -30,8 +30,9 @@ pub enum Need {
     OneVcpu,
     /// The time for a case with two vCPUs that is run with one as well.
     TwoVcpus,
-    /// The time for a load that does not depend on how KVM runs the guest: of the service, or of
-    /// thousands of probes whose kinds other cases have.
+    /// The time for a load that does not depend on how KVM runs the guest: of the service, of the
+    /// tracer, of a guest's symbols and types, or of thousands of probes whose kinds other cases
+    /// have.
     Repeat,
     /// Guests' kernels at the speed of their programs. Where KVM emulates them, a boot takes 8 to
     /// 20 seconds, and a module's load or a thousand hits a good part of one.

@@ -131,10 +131,14 @@ fn carry_out(kind: Kind, deed: &str) {
 
 /// Makes the calls that the C library and the standard library make by themselves.
 fn do_no_harm(kind: Kind) {
+    // Of an allocation's bytes, only the first ones are touched: system calls depend on its length alone.
     let mut large: Vec<HashMap<usize, Vec<u8>>> = Vec::new();
     for len in [1, 1 << 12, 1 << 16, 1 << 20, 1 << 26] {
-        large.push(HashMap::from([(len, vec![1; len])]));
-        large.iter_mut().flat_map(HashMap::values_mut).for_each(|bytes| bytes.resize(2 * len, 2));
+        let mut bytes = Vec::with_capacity(len);
+        bytes.push(1);
+        large.push(HashMap::from([(len, bytes)]));
+        let all = large.iter_mut().flat_map(HashMap::values_mut);
+        all.for_each(|bytes| bytes.reserve_exact(2 * len - bytes.len()));
     }
     drop(large);
     // SAFETY: it only returns pages that no allocation has.

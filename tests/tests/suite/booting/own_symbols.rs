@@ -6,7 +6,7 @@ use exoprobe_tests::{TestGuest, assert_same_symbols, cases, guest_file, host};
 use exoprobe_vmm::{HostSides, Vm};
 
 pub(crate) const CASES: &[Case] = cases![
-    symbols_from_memory_are_those_of_the_build,
+    symbols_from_memory_are_those_of_the_build needs [Kvm, Repeat],
     probes_by_name_need_no_file(vcpus),
     probes_set_before_power_on_find_their_symbols(vcpus) needs [Kvm, QuickKernel],
 ];

@@ -26,8 +26,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_guest_that_cannot_be_booted_again_goes_on_as_it_was,
     a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus),
     a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus),
-    a_snapshot_replaces_regular_files_and_nothing_else,
-    a_damaged_snapshot_is_refused_by_the_part_that_is_damaged,
+    a_snapshot_replaces_regular_files_and_nothing_else needs [Kvm, Repeat],
+    a_damaged_snapshot_is_refused_by_the_part_that_is_damaged needs [Kvm, Repeat],
 ];
 
 fn stopped_by(guest: &TestGuest, command: &str) -> StopRecord {

@@ -12,7 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
     text_chooses_the_hits_that_are_recorded(vcpus),
     a_filter_changes_while_its_probe_is_there(vcpus),
     a_return_probes_filter_changes_too(vcpus),
-    filters_compare_addresses_of_a_probe_and_lists_of_cpus,
+    filters_compare_addresses_of_a_probe_and_lists_of_cpus needs [Kvm, Repeat],
 ];
 
 /// The arguments of a probe's events.

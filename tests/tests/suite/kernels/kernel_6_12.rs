@@ -15,10 +15,10 @@ use crate::support::pahole::assert_matches_pahole;
 use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
-    symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr,
+    symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr needs [Kvm, Repeat],
     probes_by_name_count_each_call_with_a_breakpoint_and_with_a_detour,
     its_types_are_in_its_memory needs [Kvm, DebugInfo],
-    files_and_stacks_are_read_by_its_own_tables,
+    files_and_stacks_are_read_by_its_own_tables needs [Kvm, Repeat],
     a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded,
     a_modules_function_is_counted_whenever_it_is_loaded needs [Kvm, QuickKernel],
 ];

@@ -19,8 +19,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_held_guest_is_dumped_where_it_is_and_stays_held needs [Kvm, Smp, DebugInfo, Python],
     a_kernel_that_kaslr_moved_is_dumped needs [Kvm, DebugInfo, Python],
     a_running_guest_goes_on_and_readelf_reads_its_dump(vcpus) needs [Kvm, DebugInfo],
-    a_path_that_cannot_be_is_refused,
-    a_guest_that_never_began_has_memory_and_registers_alone,
+    a_path_that_cannot_be_is_refused needs [Kvm, Repeat],
+    a_guest_that_never_began_has_memory_and_registers_alone needs [Kvm, Repeat],
 ];
 
 const GETPID: &str = "__x64_sys_getpid";

@@ -12,7 +12,7 @@ use crate::support::pahole::assert_matches_pahole;
 
 pub(crate) const CASES: &[Case] = cases![
     types_match_paholes_output needs [DebugInfo],
-    parameters_have_names_and_types,
+    parameters_have_names_and_types needs [Kvm, Repeat],
     definitions_are_shown_as_the_types_have_them needs [Kvm, Repeat],
     types_are_shown_and_faults_are_reported needs [Kvm, Repeat],
     foreign_types_are_not_used_and_the_error_names_a_source needs [Kvm, QuickKernel],

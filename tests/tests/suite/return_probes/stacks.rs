@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_vcpus_stack_is_returned_while_a_hit_holds_the_machine(vcpus),
     a_stack_shows_true_callers_where_return_probes_have_trampolines(vcpus),
     a_vcpu_in_user_mode_has_frames_of_user_mode(vcpus),
-    a_stack_is_shown_by_http_and_on_the_command_line,
+    a_stack_is_shown_by_http_and_on_the_command_line needs [Kvm, Repeat],
 ];
 
 /// The callers of a system call.

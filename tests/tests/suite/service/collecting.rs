@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(crate) const CASES: &[Case] = cases![
     hist_counts_each_call_by_its_arguments(vcpus),
     hist_of_latency_and_of_text_has_each_call needs [Kvm, Repeat],
-    stacks_fold_each_call_into_its_callers,
+    stacks_fold_each_call_into_its_callers needs [Kvm, Repeat],
     the_probe_goes_in_every_way_of_ending needs [Kvm, Repeat],
 ];
 

@@ -19,7 +19,7 @@ use markdown::{Block, Kind};
 pub(crate) const CASES: &[Case] = cases![
     blocks_are_read_as_they_are_marked,
     every_shell_block_runs_as_it_stands needs [Kvm, Fuse, Namespaces, TraceCmd, Perf, Shell],
-    event_lines_are_of_the_schema,
+    event_lines_are_of_the_schema needs [Kvm, Repeat],
 ];
 
 /// As a reader goes through them.

@@ -12,7 +12,7 @@ use crate::support::histograms::sum;
 pub(crate) const CASES: &[Case] = cases![
     counts_by_task_equal_the_calls(vcpus),
     a_latency_is_there_for_each_call(vcpus),
-    system_calls_have_their_fields_and_texts,
+    system_calls_have_their_fields_and_texts needs [Kvm, Repeat],
     the_guests_tasks_and_functions_have_names needs [Kvm, Repeat],
     a_script_is_explained_as_it_is_armed needs [Kvm, Repeat],
     a_script_ends_in_each_way_and_leaves_nothing needs [Kvm, Repeat],

@@ -12,8 +12,8 @@ use crate::support::tracer::{append, ask, cat, events, refused, replace, total, 
 pub(crate) const CASES: &[Case] = cases![
     histograms_of_instances_count_each_call_once needs [Kvm, QuickKernel],
     triggers_that_change_during_hits_lose_none needs [Kvm, Repeat],
-    a_trigger_acts_on_its_instance_alone,
-    events_are_switched_within_an_instance,
+    a_trigger_acts_on_its_instance_alone needs [Kvm, Repeat],
+    events_are_switched_within_an_instance needs [Kvm, Repeat],
     faults_are_logged_in_the_instance needs [Kvm, Repeat],
 ];
 

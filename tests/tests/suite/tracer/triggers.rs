@@ -9,14 +9,14 @@ use crate::support::tracer::{append, ask, cat, events, refused, replace, total, 
 
 pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
-    histograms_of_latency_have_each_return,
-    a_variable_has_the_time_between_two_hits_of_a_task,
-    handlers_keep_the_longest_call_and_the_trace_before_it,
-    pairs_of_hits_make_synthetic_events,
-    pairs_have_texts_and_back_traces_of_their_first_hits,
+    histograms_of_latency_have_each_return needs [Kvm, Repeat],
+    a_variable_has_the_time_between_two_hits_of_a_task needs [Kvm, Repeat],
+    handlers_keep_the_longest_call_and_the_trace_before_it needs [Kvm, Repeat],
+    pairs_of_hits_make_synthetic_events needs [Kvm, Repeat],
+    pairs_have_texts_and_back_traces_of_their_first_hits needs [Kvm, Repeat],
     synthetic_events_outlast_a_reboot needs [Kvm, QuickKernel],
-    tracing_stops_and_begins_with_the_hit_that_says_so,
-    an_event_is_shown_from_the_hit_of_another_on,
+    tracing_stops_and_begins_with_the_hit_that_says_so needs [Kvm, Repeat],
+    an_event_is_shown_from_the_hit_of_another_on needs [Kvm, Repeat],
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
 ];
 
