@@ -21,6 +21,9 @@ const SLOWEST: usize = 10;
 struct Step {
     step: String,
     seconds: f64,
+    /// CPU time of its processes, where that is measured: steps run side by side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cpu_seconds: Option<f64>,
     /// Its exit status; of a machine 0 or 1.
     status: i32,
 }
@@ -65,7 +68,12 @@ pub(crate) fn timed<T>(
 /// The file cannot be written.
 pub(crate) fn add(name: &str, took: Duration, ok: bool) -> Result<(), LabError> {
     let Some(path) = std::env::var_os(STEPS_ENV).map(PathBuf::from) else { return Ok(()) };
-    let step = Step { step: name.to_owned(), seconds: took.as_secs_f64(), status: i32::from(!ok) };
+    let step = Step {
+        step: name.to_owned(),
+        seconds: took.as_secs_f64(),
+        cpu_seconds: None,
+        status: i32::from(!ok),
+    };
     let line = serde_json::to_string(&step);
     let line = line.map_err(|source| LabError::Json { path: path.clone(), source })?;
     let file = File::options().create(true).append(true).open(&path);
@@ -99,10 +107,11 @@ fn slowest(place: &Place) -> Slowest {
 
 fn steps_table(steps: &[Step]) -> Table {
     let mut table = Table::new();
-    table.set_header(["step", "seconds", ""]);
+    table.set_header(["step", "seconds", "of CPUs", ""]);
     for step in steps {
-        let end = if step.status == 0 { "" } else { "FAILED" };
-        table.add_row([Cell::new(&step.step), seconds(step.seconds), Cell::new(end)]);
+        let end = Cell::new(if step.status == 0 { "" } else { "FAILED" });
+        let cpu = step.cpu_seconds.map_or(Cell::new(""), seconds);
+        table.add_row([Cell::new(&step.step), seconds(step.seconds), cpu, end]);
     }
     table
 }
@@ -131,13 +140,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [steps, report, json] =
             ["steps", "host.jsonl", "times.json"].map(|f| dir.path().join(f));
-        std::fs::write(&steps, "{\"step\":\"lints\",\"seconds\":1.5,\"status\":0}\n").unwrap();
+        let lines = concat!(
+            "{\"step\":\"lints\",\"seconds\":1.5,\"cpu_seconds\":2.25,\"status\":0}\n",
+            "{\"step\":\"lab: smp\",\"seconds\":1.5,\"status\":0}\n",
+        );
+        std::fs::write(&steps, lines).unwrap();
         let test = |n| format!("{{\"test\":\"t{n}\",\"result\":\"passed\",\"seconds\":{n}.0}}\n");
         std::fs::write(&report, (0..12).map(test).collect::<String>()).unwrap();
         show(&steps, &[report], &json).unwrap();
         let kept: serde_json::Value =
             serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         assert_eq!(kept["steps"][0]["step"], "lints");
+        assert_eq!(kept["steps"][0]["cpu_seconds"], 2.25);
+        assert_eq!(kept["steps"][1].get("cpu_seconds"), None);
         assert_eq!(kept["slowest"][0]["place"], "host");
         let tests = kept["slowest"][0]["tests"].as_array().unwrap();
         assert_eq!(tests.len(), SLOWEST);
