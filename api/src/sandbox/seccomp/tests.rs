@@ -131,7 +131,7 @@ fn carry_out(kind: Kind, deed: &str) {
 
 /// Makes the calls that the C library and the standard library make by themselves.
 fn do_no_harm(kind: Kind) {
-    // Of an allocation's bytes, only the first ones are touched: system calls depend on its length alone.
+    // Of an allocation's bytes, the first one alone is touched: system calls depend on its length.
     let mut large: Vec<HashMap<usize, Vec<u8>>> = Vec::new();
     for len in [1, 1 << 12, 1 << 16, 1 << 20, 1 << 26] {
         let mut bytes = Vec::with_capacity(len);
