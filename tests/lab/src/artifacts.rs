@@ -38,13 +38,29 @@ fn answer(program: &'static str, command: &mut Command) -> Result<String, LabErr
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The bzImage of the lab's host, built at the first use.
-pub(crate) fn host_kernel() -> Result<PathBuf, LabError> {
-    let root = root();
-    let mut script = Command::new(root.join("scripts/kernel.sh"));
-    script.args(["lab-host", "linux-source-6.1"]).arg(root.join("tests/lab/host-kernel.config"));
-    let folder = answer("scripts/kernel.sh", &mut script)?;
-    Ok(Path::new(folder.trim_end()).join("bzImage"))
+/// The Linux of the lab's host.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HostKernel {
+    /// Of the most machines.
+    Diskless,
+    /// With drivers of a second disk.
+    WithDisk,
+}
+
+impl HostKernel {
+    /// Its bzImage, built at the first use.
+    pub(crate) fn image(self) -> Result<PathBuf, LabError> {
+        let (name, configs): (_, &[_]) = match self {
+            Self::Diskless => ("lab-host", &["host-kernel.config"]),
+            Self::WithDisk => ("lab-host-disk", &["host-kernel.config", "host-disk.config"]),
+        };
+        let root = root();
+        let mut script = Command::new(root.join("scripts/kernel.sh"));
+        script.args([name, "linux-source-6.1"]);
+        script.args(configs.iter().map(|config| root.join("tests/lab").join(config)));
+        let folder = answer("scripts/kernel.sh", &mut script)?;
+        Ok(Path::new(folder.trim_end()).join("bzImage"))
+    }
 }
 
 /// The emulator, built at the first use.

@@ -1,14 +1,14 @@
 //! Machines side by side: prepared one after the other, then as many at once as are allowed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use exoprobe_tests::harness;
 
-use crate::artifacts::{self, INIT, Program};
+use crate::artifacts::{self, HostKernel, INIT, Program};
 use crate::bochs::Bochs;
 use crate::build::Build;
 use crate::error::{LabError, at};
@@ -48,14 +48,17 @@ impl Batch {
             self.choose_emulators();
             Ok(())
         })?;
-        let kernel = times::timed("lab: its kernel", artifacts::host_kernel)?;
+        let kernels: BTreeSet<HostKernel> = self.runs.iter().map(Run::host_kernel).collect();
+        let images = || kernels.into_iter().map(|kernel| Ok((kernel, kernel.image()?))).collect();
+        let images: BTreeMap<HostKernel, PathBuf> = times::timed("lab: its kernel", images)?;
         println!("lab: building the programs");
         let programs = self.runs.iter().flat_map(|run| run.programs()).copied();
         let programs: BTreeSet<Program> = programs.chain([INIT]).collect();
         let folder = target().join("lab/bin");
         let build = || artifacts::build(&programs, self.profile, &folder);
         times::timed("lab: programs", build)?;
-        self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &folder))?;
+        let prepare = |run: &Run| self.prepare(run, &images[&run.host_kernel()], &folder);
+        self.runs.iter().try_for_each(prepare)?;
         let ended = self.side_by_side();
         if self.reports {
             plans.iter().try_for_each(|plan| self.write_report(*plan, &ended))?;

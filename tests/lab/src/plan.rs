@@ -12,7 +12,7 @@ use exoprobe_tests::harness::{
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
-use crate::artifacts::{self, INIT, Program};
+use crate::artifacts::{self, HostKernel, INIT, Program};
 use crate::error::LabError;
 use crate::image::Contents;
 use crate::machine::{
@@ -359,8 +359,16 @@ impl Run {
 
     /// The machine's second disk, [`DEBIAN_DISK`] there.
     pub(crate) fn disk(&self) -> Result<Option<PathBuf>, LabError> {
-        let is_debian = self.guests == Guests::Debian;
-        is_debian.then(|| Ok(artifacts::debian_image()?.join("disk.raw"))).transpose()
+        let disk = || Ok(artifacts::debian_image()?.join("disk.raw"));
+        (self.host_kernel() == HostKernel::WithDisk).then(disk).transpose()
+    }
+
+    /// The machine's Linux.
+    pub(crate) fn host_kernel(&self) -> HostKernel {
+        match self.guests {
+            Guests::Debian => HostKernel::WithDisk,
+            Guests::Tiny | Guests::Stock(_) => HostKernel::Diskless,
+        }
     }
 
     /// Whether tests are among what it does.
