@@ -41,7 +41,7 @@ fn answer(program: &'static str, command: &mut Command) -> Result<String, LabErr
 /// The Linux of the lab's host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HostKernel {
-    /// Of the most machines.
+    /// Of most machines.
     Diskless,
     /// With drivers of a second disk.
     WithDisk,

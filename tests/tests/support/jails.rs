@@ -72,7 +72,8 @@ impl Place {
         program.args(["--initramfs", &initramfs]).args(args);
     }
 
-    /// The program as the ordinary user, in the group that has the folder's own KVM device.
+    /// The program as the ordinary user, in the group that has the folder's own KVM device. Runs
+    /// `mknod` and `setpriv`, which the lab lacks, as it lacks a shell.
     pub(crate) fn as_user(&self, args: &[&str]) -> Command {
         let kvm = self.text("kvm");
         if !self.path("kvm").exists() {

@@ -16,8 +16,8 @@ use crate::support::jails::{Place, USER};
 pub(crate) const CASES: &[Case] = cases![
     each_thread_of_a_service_has_its_filters,
     without_filters_there_is_a_warning_and_no_privilege needs [Kvm, Repeat],
-    other_processes_of_the_user_cannot_read_the_service needs [Kvm, Root, Repeat],
-    without_a_runtime_folder_the_default_socket_is_in_tmp needs [Kvm, Root, Repeat],
+    other_processes_of_the_user_cannot_read_the_service needs [Kvm, Root, Shell, Repeat],
+    without_a_runtime_folder_the_default_socket_is_in_tmp needs [Kvm, Root, Shell, Repeat],
     guest_memory_is_in_no_core_dump_also_after_a_reboot needs [Kvm, QuickKernel, Root],
     guest_memory_is_locked_if_so_asked_also_after_a_reboot needs [Kvm, QuickKernel, Root],
     a_limit_that_is_too_low_for_locked_memory_is_named needs [Kvm, Repeat],

@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     mounts_of_the_jail_are_seen_nowhere_else needs [Kvm, Root, Namespaces, Repeat],
     tcp_is_served_from_a_jail needs [Kvm, Root, Namespaces, Loopback, Repeat],
     links_in_the_jails_folder_lead_root_nowhere needs [Kvm, Root, Namespaces, Repeat],
-    a_jail_that_cannot_be_is_refused_before_anything_starts needs [Kvm, Root, Repeat],
+    a_jail_that_cannot_be_is_refused_before_anything_starts needs [Kvm, Root, Shell, Repeat],
     a_jail_has_limits needs [Kvm, Root, Namespaces, Repeat],
     a_jail_has_a_cgroup needs [Kvm, Root, Namespaces, Cgroup, Repeat],
 ];

@@ -3,6 +3,7 @@
 use std::io::{BufRead, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
@@ -440,7 +441,7 @@ fn very_many_events_are_defined_enabled_and_deleted_at_once() {
 fn until_it_stays(read: impl Fn() -> String) -> String {
     let mut before = read();
     loop {
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
         let now = read();
         if now == before {
             return now;
@@ -449,16 +450,36 @@ fn until_it_stays(read: impl Fn() -> String) -> String {
     }
 }
 
+/// Waits until so many events of the one vCPU have come: in its buffer, or taken from there.
+fn await_events(service: &Service, count: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let stats = cat(service, "per_cpu/cpu0/stats");
+        let number = |name: &str| -> u64 {
+            stats.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
+        };
+        if number("entries:") + number("read events:") == count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{count}: {stats}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn a_reader_that_never_reads_trace_pipe_blocks_no_other() {
     // Of more than 1 KiB as text: a socket takes less than half of them.
     const EACH: u64 = 2000;
+    // The guest's ring has room for those, however late they are taken from it.
+    const STEP: usize = 200;
     let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:g {GETPID} a=@{GETPID}:x64[64]"));
     append(&service, "events/kprobes/g/enable", "1");
     let mut never = UnixStream::connect(service.socket()).unwrap();
     never.write_all(b"GET /v1/tracefs/trace_pipe HTTP/1.0\r\n\r\n").unwrap();
-    work(&service, &format!("getpid {EACH}"));
-    work(&service, &format!("getpid {EACH}"));
+    for come in (0..=2 * EACH).step_by(STEP).skip(1) {
+        work(&service, &format!("getpid {STEP}"));
+        await_events(&service, come);
+    }
     // What that reader was given is with it, or in the sockets: it is not more than fits there.
     let trace = until_it_stays(|| cat(&service, "trace"));
     let left = events(&trace).len() as u64;
