@@ -14,11 +14,16 @@ pub(crate) fn guest_folder() -> PathBuf {
 /// this source tree's `guest/`.
 ///
 /// # Panics
-/// When it was not built: `make guest` does that.
+/// When it was not built: `make guest` does that, or another target for a variant of the guest.
 #[must_use]
 pub fn guest_file(name: &str) -> PathBuf {
     let path = guest_folder().join("out").join(name);
-    assert!(path.exists(), "{} is not there: run `make guest` first", path.display());
+    let target = match name.split_once('/') {
+        Some(("tiny-6.12", _)) => "guest-6.12",
+        Some(("kprobe-events", _)) => "guest-events",
+        _ => "guest",
+    };
+    assert!(path.exists(), "{} is not there: run `make {target}` first", path.display());
     path
 }
 

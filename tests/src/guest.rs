@@ -266,10 +266,31 @@ impl TestGuest {
     }
 
     /// Whether the port's log has nothing after `from`.
-    ///
     #[must_use]
     pub fn is_silent(&self, from: u64) -> bool {
         self.workload_port().log().read(from).bytes.is_empty()
+    }
+
+    /// Has the workload carry out `command`, as often as it takes until `round` was carried out
+    /// `rounds` times meanwhile: however fast the guest is beside this thread. `round` gets its
+    /// number, from 0. Returns the sum of the counts.
+    ///
+    /// # Panics
+    /// As [`Self::work`], and when the guest stops.
+    pub fn work_during(&self, command: &str, rounds: u32, mut round: impl FnMut(u32)) -> u64 {
+        let (mut count, mut done) = (0, 0);
+        while done < rounds {
+            let from = self.send(command);
+            let deadline = Instant::now() + PATIENCE;
+            while self.is_silent(from) {
+                assert!(matches!(self.vm.state(), VmState::Running), "{}", self.console());
+                assert!(Instant::now() < deadline, "no answer after {done} rounds");
+                round(done);
+                done += 1;
+            }
+            count += self.answer(from, command);
+        }
+        count
     }
 
     /// Waits for the answer to a command sent when the port's log ended at `from`. Returns its

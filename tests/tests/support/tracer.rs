@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use exoprobe_tests::http::{self, Answer};
 use exoprobe_tests::{PATIENCE, Service, exoprobe, finish};
@@ -41,6 +42,28 @@ pub(crate) fn refused(service: &Service, path: &str, text: &str) -> String {
 pub(crate) fn work(service: &Service, command: &str) {
     let answer = service.work(command);
     assert!(answer.starts_with("done "), "{answer}");
+}
+
+/// A number of a vCPU's file `stats`.
+pub(crate) fn statistic(service: &Service, cpu: usize, name: &str) -> String {
+    let text = cat(service, &format!("per_cpu/cpu{cpu}/stats"));
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+    line.unwrap_or_else(|| panic!("{name}: {text}")).to_owned()
+}
+
+/// Waits until so many events of the one vCPU came: in its buffer, taken from there, or dropped for
+/// younger ones.
+pub(crate) fn await_events(service: &Service, count: u64) {
+    let number = |name| statistic(service, 0, name).trim().parse::<u64>().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let come = number("entries") + number("read events") + number("overrun");
+        if come == count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{come} of {count} events came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The events in a text of `trace` or `trace_pipe`.

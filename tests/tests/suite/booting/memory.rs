@@ -94,7 +94,7 @@ fn memory_that_the_host_does_not_have_is_refused() {
     };
     for (options, reason) in [
         (&["--memory", "33", "--hugepages"][..], "with --hugepages, give a multiple of 2"),
-        (&["--memory", "1048576", "--hugepages"], "--hugepages: "),
+        (&["--memory", "524288", "--hugepages"], "--hugepages: "),
         (&["--memory", "1048577"], "give 24 to 1048576"),
     ] {
         let error = all(options);

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use exoprobe_probes::{DisplacedBy, Kprobe, NewProbe, ReturnMode, Selection, Verdict};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, function_size};
-use exoprobe_vmm::VmState;
+use exoprobe_tests::{TestGuest, cases, definition, function_size};
 
 pub(crate) const CASES: &[Case] = cases![
     a_place_goes_from_boosted_to_stepped_and_back_under_load needs [Kvm, Smp, ContendedLocks],
@@ -17,26 +15,9 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
+/// Both vCPUs call getpid.
 const WORK: &str = "par 2 getpid 2000";
 const ROUNDS: u32 = 8;
-
-/// Has both vCPUs call getpid while `round` is carried out, at least [`ROUNDS`] times; gives the
-/// calls.
-fn under_load(guest: &TestGuest, mut round: impl FnMut(u32)) -> u64 {
-    let (mut calls, mut rounds) = (0, 0);
-    while rounds < ROUNDS {
-        let from = guest.send(WORK);
-        let deadline = Instant::now() + PATIENCE;
-        while guest.is_silent(from) {
-            assert!(matches!(guest.vm.state(), VmState::Running), "{}", guest.console());
-            assert!(Instant::now() < deadline, "no answer after {rounds} rounds");
-            round(rounds);
-            rounds += 1;
-        }
-        calls += guest.answer(from, WORK);
-    }
-    calls
-}
 
 /// An instruction of getpid that runs in a slot, by its offset.
 fn boosted_place(guest: &TestGuest) -> u64 {
@@ -61,7 +42,7 @@ fn a_place_goes_from_boosted_to_stepped_and_back_under_load() {
     guest.probe("p:entry __x64_sys_getpid");
     let counts = Arc::new([const { AtomicU64::new(0) }; 2]);
     let mut rounds = 0;
-    let calls = under_load(&guest, |_| {
+    let calls = guest.work_during(WORK, ROUNDS, |_| {
         rounds += 1;
         let [before, after] = [Arc::clone(&counts), Arc::clone(&counts)];
         let post = Kprobe {
@@ -102,7 +83,7 @@ fn return_probes_come_and_go_under_load() {
         guest.engine.register(return_probe(event, mode)).unwrap();
     }
     guest.probe("p:entry __x64_sys_getpid");
-    let calls = under_load(&guest, |round| {
+    let calls = guest.work_during(WORK, ROUNDS, |round| {
         let mode = if round % 2 == 0 { ReturnMode::Site } else { ReturnMode::Trampoline };
         guest.engine.register(return_probe("other", mode)).unwrap();
         guest.probe("r:inner __task_pid_nr_ns");
@@ -130,7 +111,7 @@ fn the_switch_is_turned_under_load() {
         guest.engine.register(return_probe(event, mode)).unwrap();
     }
     let all = ["entry", "site", "trampoline"];
-    let calls = under_load(&guest, |_| {
+    let calls = guest.work_during(WORK, ROUNDS, |_| {
         guest.engine.switch(false).unwrap();
         let off = all.map(|event| guest.hits(event));
         std::thread::yield_now();
@@ -153,7 +134,7 @@ fn a_probe_is_disabled_and_enabled_under_load_beside_a_steady_one() {
     guest.probe("p:steady __x64_sys_getpid");
     guest.probe("p:other __x64_sys_getpid");
     guest.probe("p:alone __x64_sys_getpid+1");
-    let calls = under_load(&guest, |_| {
+    let calls = guest.work_during(WORK, ROUNDS, |_| {
         for event in ["other", "alone"] {
             guest.engine.set_enabled(Selection::kprobe("kprobes", event), false).unwrap();
             let off = guest.hits(event);

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use exoprobe_probes::{DisplacedBy, Kprobe, Selection, Verdict};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{
-    PATIENCE, TestGuest, address, cases, definition, function_size, kernel_symbols,
-};
-use exoprobe_vmm::VmState;
+use exoprobe_tests::{TestGuest, address, cases, definition, function_size, kernel_symbols};
 
 pub(crate) const CASES: &[Case] = cases![
     a_thousand_calls_are_a_thousand_hits_until_disabled_and_deleted(vcpus),
@@ -234,25 +230,14 @@ fn two_vcpus_at_once_miss_nothing() {
 fn a_steady_probe_counts_all_while_others_come_and_go_at_its_address(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:steady __x64_sys_getpid");
-    let command = "par 2 getpid 3000";
-    let (mut calls, mut rounds) = (0, 0);
-    // However fast the guest is beside this thread: enough rounds fall into its work.
-    while rounds < 5 {
-        let from = guest.send(command);
-        let deadline = Instant::now() + PATIENCE;
-        while guest.is_silent(from) {
-            assert!(matches!(guest.vm.state(), VmState::Running), "{}", guest.console());
-            assert!(Instant::now() < deadline, "no answer after {rounds} rounds");
-            guest.probe("p:other __x64_sys_getpid");
-            guest.probe("p:near __task_pid_nr_ns");
-            guest.engine.set_enabled(Selection::kprobe("kprobes", "other"), false).unwrap();
-            guest.engine.set_enabled(Selection::kprobe("kprobes", "other"), true).unwrap();
-            guest.engine.unregister(Selection::kprobe("kprobes", "near")).unwrap();
-            guest.engine.unregister(Selection::kprobe("kprobes", "other")).unwrap();
-            rounds += 1;
-        }
-        calls += guest.answer(from, command);
-    }
+    let calls = guest.work_during("par 2 getpid 3000", 5, |_| {
+        guest.probe("p:other __x64_sys_getpid");
+        guest.probe("p:near __task_pid_nr_ns");
+        guest.engine.set_enabled(Selection::kprobe("kprobes", "other"), false).unwrap();
+        guest.engine.set_enabled(Selection::kprobe("kprobes", "other"), true).unwrap();
+        guest.engine.unregister(Selection::kprobe("kprobes", "near")).unwrap();
+        guest.engine.unregister(Selection::kprobe("kprobes", "other")).unwrap();
+    });
     assert_eq!(calls % 6000, 0);
     assert_eq!(guest.hits("steady"), calls);
     guest.assert_unharmed();

@@ -6,7 +6,7 @@ use std::io::BufRead;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{Service, cases, http};
 
-use crate::support::tracer::{append, ask, cat, events, pipe, refused, replace, work};
+use crate::support::tracer::{append, ask, cat, events, pipe, refused, replace, statistic, work};
 
 pub(crate) const CASES: &[Case] = cases![
     marks_are_lines_of_the_trace_and_events needs [Kvm, Repeat],
@@ -88,13 +88,6 @@ fn options_change_lines_and_only_those_served_are_there() {
     assert_eq!(refused(&service, "trace_clock", "global"), "EINVAL");
     append(&service, "trace_clock", "local");
     assert!(events(&cat(&service, "trace")).is_empty(), "as with the kernel, it begins anew");
-}
-
-/// A number of a vCPU's file `stats`.
-fn statistic(service: &Service, cpu: usize, name: &str) -> String {
-    let text = cat(service, &format!("per_cpu/cpu{cpu}/stats"));
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
-    line.unwrap_or_else(|| panic!("{name}: {text}")).to_owned()
 }
 
 fn each_vcpu_has_a_trace_of_its_own() {

@@ -3,13 +3,15 @@
 use std::io::{BufRead, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish};
 
-use crate::support::tracer::{append, ask, cat, events, pipe, refused, replace, work};
+use crate::support::tracer::{
+    append, ask, await_events, cat, events, pipe, refused, replace, work,
+};
 
 pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
@@ -447,22 +449,6 @@ fn until_it_stays(read: impl Fn() -> String) -> String {
             return now;
         }
         before = now;
-    }
-}
-
-/// Waits until so many events of the one vCPU have come: in its buffer, or taken from there.
-fn await_events(service: &Service, count: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let stats = cat(service, "per_cpu/cpu0/stats");
-        let number = |name: &str| -> u64 {
-            stats.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
-        };
-        if number("entries:") + number("read events:") == count {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{count}: {stats}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
