@@ -43,6 +43,8 @@ scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=kernel
 # shellcheck source=scripts/cache.sh
 . "$scripts/cache.sh"
+# shellcheck source=scripts/kernel-headers.sh
+. "$scripts/kernel-headers.sh"
 
 name=$1
 source_package=$2
@@ -54,7 +56,7 @@ cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/kernel
 
 kernel_key() {
     {
-        cat "$scripts/kernel.sh" "$scripts/cache.sh" "${fragments[@]}"
+        cat "$scripts/kernel.sh" "$scripts/kernel-headers.sh" "$scripts/cache.sh" "${fragments[@]}"
         package_version "$source_package" "${types[@]}"
         # Their versions are compiled into the kernel (linux_banner).
         { gcc --version && ld --version; } 2>/dev/null || true
@@ -139,7 +141,8 @@ make_kernel() {
     done
     make olddefconfig || return
     check_config .config || return
-    nice make -j"$(nproc)" vmlinux bzImage || return
+    precompile_headers || return
+    make_with_headers vmlinux bzImage || return
     cp vmlinux System.map .config "$result/" || return
     mv "$result/.config" "$result/config" || return
     cp arch/x86/boot/bzImage "$result/" || return
