@@ -9,7 +9,8 @@
 # The code is the same: of 16,491 functions of the lab's kernel, 10 have an instruction in another place.
 
 first_header=include/linux/compiler-version.h
-common_headers=(kconfig compiler_types kernel module sched mm fs slab device interrupt uaccess)
+common_headers=(linux/{kconfig,compiler_types,kernel,module,sched,mm,fs,slab,device,interrupt,uaccess}.h)
+network_headers=(linux/netdevice.h net/sock.h)
 
 # Of the kernel's tree: objects whose files read their own headers. They define what a header that is precompiled has read
 # (DEBUG: whether it prints), or a name of its own.
@@ -33,13 +34,15 @@ name_files() {
 
 # In the kernel's tree, configured: precompiles the common headers, with the options that Kbuild has for a file.
 precompile_headers() {
-    local header options
+    local options
+    local headers=("${common_headers[@]}")
+    if grep -q '^CONFIG_NET=y' .config; then headers+=("${network_headers[@]}"); fi
     whole_files=$(whole_files | tr '\n' ' ') || return
     export whole_files
     name_files || return
     {
         echo '#include "compiler-version.h"'
-        for header in "${common_headers[@]}"; do echo "#include <linux/$header.h>"; done
+        printf '#include <%s>\n' "${headers[@]}"
         printf '#ifdef READS_ITS_HEADERS\n#endif\n'
     } >include/linux/common.h
     : >init/common.c
