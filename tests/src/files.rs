@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 /// Names the guest's folder, on a machine without this source tree.
 pub const GUEST_ENV: &str = "EXOPROBE_GUEST";
 
+/// The folder of what `guest/build.sh tiny-6.12` builds, within `out/`.
+pub(crate) const LINUX_6_12: &str = "tiny-6.12";
+
 pub(crate) fn guest_folder() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest");
     std::env::var_os(GUEST_ENV).map_or(here, PathBuf::from)
@@ -19,7 +22,7 @@ pub(crate) fn guest_folder() -> PathBuf {
 pub fn guest_file(name: &str) -> PathBuf {
     let path = guest_folder().join("out").join(name);
     let target = match name.split_once('/') {
-        Some(("tiny-6.12", _)) => "guest-6.12",
+        Some((LINUX_6_12, _)) => "guest-6.12",
         Some(("kprobe-events", _)) => "guest-events",
         _ => "guest",
     };

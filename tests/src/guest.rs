@@ -277,7 +277,7 @@ impl TestGuest {
     ///
     /// # Panics
     /// As [`Self::work`], and when the guest stops.
-    pub fn work_during(&self, command: &str, rounds: u32, mut round: impl FnMut(u32)) -> u64 {
+    pub fn work_during(&self, command: &str, rounds: usize, mut round: impl FnMut(usize)) -> u64 {
         let (mut count, mut done) = (0, 0);
         while done < rounds {
             let from = self.send(command);

@@ -11,10 +11,9 @@ use std::time::Instant;
 
 use exoprobe_vmm::{BootFiles, Host, HostSides, Vm, VmConfig};
 
+use crate::files::LINUX_6_12;
 use crate::{TestGuest, guest_file, host, unfiltered_host};
 
-/// The files that `guest/build.sh tiny-6.12` builds.
-const LINUX_6_12: &str = "tiny-6.12";
 /// Enough for its bzImage to unpack itself to anywhere KASLR may choose.
 const LINUX_6_12_MIB: u64 = 64;
 

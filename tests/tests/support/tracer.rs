@@ -46,23 +46,39 @@ pub(crate) fn work(service: &Service, command: &str) {
 
 /// A number of a vCPU's file `stats`.
 pub(crate) fn statistic(service: &Service, cpu: usize, name: &str) -> String {
-    let text = cat(service, &format!("per_cpu/cpu{cpu}/stats"));
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
-    line.unwrap_or_else(|| panic!("{name}: {text}")).to_owned()
+    statistic_in(&cat(service, &format!("per_cpu/cpu{cpu}/stats")), name).to_owned()
+}
+
+/// A number in a text of `stats`.
+fn statistic_in<'t>(stats: &'t str, name: &str) -> &'t str {
+    let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    line.unwrap_or_else(|| panic!("{name}: {stats}"))
 }
 
 /// Waits until so many events of the one vCPU came: in its buffer, taken from there, or dropped for
 /// younger ones.
-pub(crate) fn await_events(service: &Service, count: u64) {
-    let number = |name| statistic(service, 0, name).trim().parse::<u64>().unwrap();
+fn await_events(service: &Service, count: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
+        // One text: an event that is taken meanwhile is counted once.
+        let stats = cat(service, "per_cpu/cpu0/stats");
+        let number = |name| statistic_in(&stats, name).trim().parse::<u64>().unwrap();
         let come = number("entries") + number("read events") + number("overrun");
         if come == count {
             return;
         }
         assert!(Instant::now() < deadline, "{come} of {count} events came");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Has the one vCPU call getpid `calls` times, each an event of up to 3 KiB, in steps for which the
+/// guest's ring has room, however late events are taken from it. `before` events came earlier.
+pub(crate) fn getpid_in_steps(service: &Service, before: u64, calls: u64) {
+    const STEP: usize = 200;
+    for come in (before..=before + calls).step_by(STEP).skip(1) {
+        work(service, &format!("getpid {STEP}"));
+        await_events(service, come);
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = cases![
 const GETPID: &str = "__x64_sys_getpid";
 /// Both vCPUs call getpid.
 const WORK: &str = "par 2 getpid 2000";
-const ROUNDS: u32 = 8;
+const ROUNDS: usize = 8;
 
 /// An instruction of getpid that runs in a slot, by its offset.
 fn boosted_place(guest: &TestGuest) -> u64 {

@@ -7,7 +7,7 @@ use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, cases};
 use serde_json::{Value, json};
 
-use crate::support::tracer::{await_events, work};
+use crate::support::tracer::getpid_in_steps;
 
 pub(crate) const CASES: &[Case] = cases![
     return_probes_cost_by_their_calls_and_not_by_maxactive needs [Kvm, Repeat],
@@ -55,8 +55,6 @@ fn return_probes_cost_by_their_calls_and_not_by_maxactive() {
 const EVENTS_MIB: u64 = 8;
 /// Hits, each with 3 KiB of values: three times the budget.
 const HITS: u64 = 8000;
-/// The guest's ring has room for those, however late they are taken from it.
-const STEP: usize = 200;
 /// Most that the service may take for events above their budget, in KiB; and for an answer, as
 /// docs/limits.md says.
 const MOST_ABOVE_KIB: u64 = 12 << 10;
@@ -71,10 +69,7 @@ fn events_cost_their_budget_and_answers_are_streamed() {
     drop(service.ok(&["probe", "add", &line]));
     drop(service.work("getpid 10"));
     let before = service.resident_kib();
-    for come in (0..=HITS).step_by(STEP).skip(1) {
-        work(&service, &format!("getpid {STEP}"));
-        await_events(&service, 10 + come);
-    }
+    getpid_in_steps(&service, 10, HITS);
     let ask = |path| http::ask(service.socket(), "GET", path, &[], b"");
     let oldest = ask("/v1/events?from=1&limit=1").body;
     let oldest: Value = serde_json::from_str(oldest.lines().next().unwrap()).unwrap();

@@ -379,7 +379,7 @@ fn users_texts_choose_in_each_place_for_itself() {
     guest.assert_unharmed();
 }
 
-const ROUNDS: u32 = 4;
+const ROUNDS: usize = 4;
 
 /// Enables and disables an instance's events [`ROUNDS`] times while the guest carries out
 /// `command`: `change` has the round's number, and whether they are to be enabled. Between two
@@ -388,7 +388,7 @@ fn enable_and_disable(
     guest: &TestGuest,
     command: &str,
     run: Duration,
-    change: impl Fn(u32, bool),
+    change: impl Fn(usize, bool),
 ) -> u64 {
     guest.work_during(command, ROUNDS, |round| {
         for is_enabled in [true, false] {
@@ -414,7 +414,7 @@ fn users_texts_choose_while_an_instance_comes_and_goes() {
     let calls = enable_and_disable(&guest, "open / 60", RUN, |round, is_enabled| {
         write("instances/foo/events/kprobes/enable", if is_enabled { "1" } else { "0" });
         if is_enabled {
-            let name = if round % 2 == 0 { "/" } else { "none" };
+            let name = ["/", "none"][round % 2];
             write("instances/foo/events/kprobes/filter", &format!("name.ustring != \"{name}\""));
         }
     });
@@ -441,10 +441,7 @@ fn changes_during_hits_leave_no_event_at_the_top() {
     let calls = enable_and_disable(&guest, "getpid 8000", RUN, |round, is_enabled| {
         write("instances/foo/events/kprobes/enable", if is_enabled { "1" } else { "0" });
         if is_enabled {
-            write(
-                "instances/foo/events/kprobes/a/filter",
-                if round % 2 == 0 { "0" } else { "n == 7" },
-            );
+            write("instances/foo/events/kprobes/a/filter", ["0", "n == 7"][round % 2]);
         }
     });
     let written = |trace: &str| {

@@ -7,7 +7,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{Service, cases, http};
 
 use crate::support::mounted::{Line, Mounted, line, lines};
-use crate::support::tracer::{append, ask, cat, events, replace, work};
+use crate::support::tracer::{append, ask, cat, events, replace, statistic, work};
 
 pub(crate) const CASES: &[Case] = cases![
     trace_cmd_reports_what_the_trace_shows(vcpus) needs [Kvm, Fuse, Namespaces, TraceCmd],
@@ -286,8 +286,7 @@ fn pages_are_taken_whole_and_tell_of_lost_events() {
     assert!(pages("?wait=1").is_empty(), "each goes to one reader");
     append(&service, "buffer_size_kb", "64");
     work(&service, "getpid 1000");
-    let stats = cat(&service, "per_cpu/cpu0/stats");
-    let overrun = stats.lines().find_map(|line| line.strip_prefix("overrun: ")).unwrap();
+    let overrun = statistic(&service, 0, "overrun");
     let found = pages("?pages=1");
     let bytes = long(&found, 8);
     assert_eq!(bytes >> 30, 3, "entries are lost, and how many is said");

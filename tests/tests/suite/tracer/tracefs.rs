@@ -10,7 +10,7 @@ use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish};
 
 use crate::support::tracer::{
-    append, ask, await_events, cat, events, pipe, refused, replace, work,
+    append, ask, cat, events, getpid_in_steps, pipe, refused, replace, work,
 };
 
 pub(crate) const CASES: &[Case] = cases![
@@ -455,17 +455,12 @@ fn until_it_stays(read: impl Fn() -> String) -> String {
 fn a_reader_that_never_reads_trace_pipe_blocks_no_other() {
     // Of more than 1 KiB as text: a socket takes less than half of them.
     const EACH: u64 = 2000;
-    // The guest's ring has room for those, however late they are taken from it.
-    const STEP: usize = 200;
     let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:g {GETPID} a=@{GETPID}:x64[64]"));
     append(&service, "events/kprobes/g/enable", "1");
     let mut never = UnixStream::connect(service.socket()).unwrap();
     never.write_all(b"GET /v1/tracefs/trace_pipe HTTP/1.0\r\n\r\n").unwrap();
-    for come in (0..=2 * EACH).step_by(STEP).skip(1) {
-        work(&service, &format!("getpid {STEP}"));
-        await_events(&service, come);
-    }
+    getpid_in_steps(&service, 0, 2 * EACH);
     // What that reader was given is with it, or in the sockets: it is not more than fits there.
     let trace = until_it_stays(|| cat(&service, "trace"));
     let left = events(&trace).len() as u64;
