@@ -73,9 +73,11 @@ fn await_events(service: &Service, count: u64) {
 }
 
 /// Has the one vCPU call getpid `calls` times, each an event of up to 3 KiB, in steps for which the
-/// guest's ring has room, however late events are taken from it. `before` events came earlier.
+/// guest's ring has room, however late events are taken from it: `calls` is a multiple of a step's
+/// 200. `before` events came earlier.
 pub(crate) fn getpid_in_steps(service: &Service, before: u64, calls: u64) {
     const STEP: usize = 200;
+    assert_eq!(calls % STEP as u64, 0, "calls of whole steps");
     for come in (before..=before + calls).step_by(STEP).skip(1) {
         work(service, &format!("getpid {STEP}"));
         await_events(service, come);

@@ -33,7 +33,7 @@ impl Asking {
 }
 
 /// The answers of one kernel, by the commands that they answer.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub(super) struct Records {
     /// Its `/proc/version`; empty if there are no records.
     pub(super) kernel: String,
