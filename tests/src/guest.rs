@@ -13,7 +13,8 @@ use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
 use crate::files::guest_folder;
 use crate::harness::{Need, keep_console};
-use crate::{PATIENCE, definition, guest_file};
+use crate::patience::is_over;
+use crate::{definition, guest_file};
 
 const MEMORY_MIB: u64 = 32;
 /// How often, and how far apart, a probe's counters are read until they add up: far longer than a
@@ -181,11 +182,11 @@ impl TestGuest {
     /// As [`Self::boot`].
     pub fn at_each_moment_of_boot(&self, mut act: impl FnMut(&Self)) -> u32 {
         let log = self.workload_port().log();
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         let mut moments = 0;
         while log.wait_line(0, MOMENT, |line| line == "ready").is_none() {
             let state = self.vm.state();
-            let boots = !matches!(state, VmState::Stopped(_)) && Instant::now() < deadline;
+            let boots = !matches!(state, VmState::Stopped(_)) && !is_over(begun);
             assert!(boots, "no prompt; state {state:?}; console:\n{}", self.console());
             act(self);
             moments += 1;
@@ -214,17 +215,17 @@ impl TestGuest {
     }
 
     /// The first line of the workload from `from` on that `accept`s; `None` once the guest has
-    /// stopped without it, or `PATIENCE` is over.
+    /// stopped without it, or [`PATIENCE`](crate::PATIENCE) is over.
     fn workload_line(&self, from: u64, accept: impl Fn(&str) -> bool) -> Option<String> {
         let log = self.workload_port().log();
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         loop {
             // Asked before reading, so that what it wrote last is read.
             let stopped = matches!(self.vm.state(), VmState::Stopped(_));
             if let Some((line, _)) = log.wait_line(from, LOOK, &accept) {
                 return Some(line);
             }
-            if stopped || Instant::now() > deadline {
+            if stopped || is_over(begun) {
                 return None;
             }
         }
@@ -281,10 +282,10 @@ impl TestGuest {
         let (mut count, mut done) = (0, 0);
         while done < rounds {
             let from = self.send(command);
-            let deadline = Instant::now() + PATIENCE;
+            let begun = Instant::now();
             while self.is_silent(from) {
                 assert!(matches!(self.vm.state(), VmState::Running), "{}", self.console());
-                assert!(Instant::now() < deadline, "no answer after {done} rounds");
+                assert!(!is_over(begun), "no answer after {done} rounds");
                 round(done);
                 done += 1;
             }
@@ -333,12 +334,12 @@ impl TestGuest {
     /// Waits for what is sure to come.
     ///
     /// # Panics
-    /// When the guest stops before, or `PATIENCE` is over.
+    /// When the guest stops before, or [`PATIENCE`](crate::PATIENCE) is over.
     pub fn wait_until(&self, what: &str, reached: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         while !reached(self) {
             let state = self.vm.state();
-            let alive = matches!(state, VmState::Running) && Instant::now() < deadline;
+            let alive = matches!(state, VmState::Running) && !is_over(begun);
             assert!(alive, "{what}: not reached; state {state:?}; console:\n{}", self.console());
             std::thread::sleep(Duration::from_millis(1));
         }

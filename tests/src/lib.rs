@@ -19,14 +19,13 @@ pub mod loops;
 mod opens;
 mod own_event;
 mod own_symbols;
+mod patience;
 mod probing;
 mod process;
 mod python;
 #[cfg(test)]
 mod scripts;
 mod snapshots;
-
-use std::time::Duration;
 
 pub use binary::{Service, exoprobe, program};
 pub use definitions::definition;
@@ -39,13 +38,10 @@ pub use interface::Interface;
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
 pub use own_event::OwnEvent;
 pub use own_symbols::assert_same_symbols;
+pub use patience::PATIENCE;
 pub use process::{Running, finish};
 pub use python::{python_environment, python_file};
 pub use snapshots::{SnapshotCleanup, TestKernel, copy_with_time, shared, take_snapshot};
-
-/// How long anything may take that is sure to come: it only ends a test that would hang, so it is
-/// right for machines far slower than this one.
-pub const PATIENCE: Duration = Duration::from_secs(20 * 60);
 
 /// How long the stress test goes on, in seconds; each kind of its work is done at least once.
 pub const STRESS_SECONDS_ENV: &str = "EXOPROBE_STRESS_SECONDS";

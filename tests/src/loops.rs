@@ -15,7 +15,8 @@ use exoprobe_guest::{Gpa, Gva, kvm_regs};
 use exoprobe_probes::{Action, Kprobe, ProbeDefinition, Selection, Verdict};
 use exoprobe_vmm::VmState;
 
-use crate::{PATIENCE, TestGuest, definition};
+use crate::patience::is_over;
+use crate::{TestGuest, definition};
 
 /// A function that is overwritten: 300 bytes that run only when the guest reboots.
 const SCRATCH: &str = "__do_sys_reboot";
@@ -209,13 +210,13 @@ impl<T: Send + 'static> Loops<T> {
         let request = LoopRequest { start: self.body(index), turns, pauses };
         *self.parked.request.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
         self.parked.changed.notify_one();
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         loop {
             if let Ok(result) = self.results.recv_timeout(LOOK) {
                 return result;
             }
             let state = self.guest.vm.state();
-            let alive = matches!(state, VmState::Running) && Instant::now() < deadline;
+            let alive = matches!(state, VmState::Running) && !is_over(begun);
             assert!(alive, "no end of a loop; the guest is {state:?}");
         }
     }
